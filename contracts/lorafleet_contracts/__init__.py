@@ -1,0 +1,1 @@
+"""Shared contracts: custom resources, engine ports, capacity arithmetic, names. Imported by all; imports no sibling."""
