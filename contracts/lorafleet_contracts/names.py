@@ -1,0 +1,52 @@
+"""Every name that two programs must spell alike: API group, labels, headers, ports, Secrets. Holds constants only."""
+
+from enum import IntEnum
+from typing import Final
+
+GROUP: Final = "lorafleet.io"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+
+FIELD_MANAGER: Final = "lorafleet-operator"
+
+LABEL_POOL: Final = "lorafleet.io/pool"
+"""On pods, Services and EndpointSlices of an engine set: the LoraPool's name (same namespace)."""
+LABEL_SET: Final = "lorafleet.io/set"
+"""The set of replicas inside a pool: `shared`, later one a rank class and one a dedicated tenant."""
+SHARED_SET: Final = "shared"
+LABEL_CREDENTIALS: Final = "lorafleet.io/source-credentials"
+
+HEADER_PREFIX: Final = "x-lorafleet-"
+HEADER_MODEL: Final = "x-lorafleet-model"
+"""`{uid}@{digest}` of the adapter version to serve, or BASE_MODEL for the base."""
+HEADER_TENANT: Final = "x-lorafleet-tenant"
+HEADER_GATEWAY: Final = "x-lorafleet-gateway"
+HEADER_RETRY: Final = "x-lorafleet-retry"
+"""On a 503: another replica may serve this request now."""
+HEADER_REQUEST_ID: Final = "x-request-id"
+BASE_MODEL: Final = "base"
+"""Value of HEADER_MODEL for a request to the base model (a uid never equals it)."""
+
+PORT_KEYS_SECRET: Final = "lorafleet-port-keys"
+"""Secret in the operator's namespace: random keys, from which each pool's port tokens are derived."""
+
+
+class EnginePort(IntEnum):
+    """The engine's three ports, each with a credential of its own."""
+
+    SERVING = 8000
+    STATE = 8001
+    ADMIN = 8002
+
+
+def version_key(uid: str, digest: str) -> str:
+    """The engine's name of one adapter version; engines know versions, never aliases."""
+    return f"{uid}@{digest}"
+
+
+def split_version_key(key: str) -> tuple[str, str]:
+    """Return (uid, digest). Raises ValueError for anything else."""
+    uid, separator, digest = key.partition("@")
+    if not (uid and separator and digest):
+        raise ValueError(f"not a version key ({{uid}}@{{digest}}): {key!r}")
+    return uid, digest

@@ -1,0 +1,1 @@
+"""The three custom resources as pydantic models; crds/ is generated from them."""

@@ -1,0 +1,81 @@
+"""LoraAdapter: one LoRA fine-tune of a pool's base model. Pure data; crds/ is generated from it."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from lorafleet_contracts.conditions import Condition
+from lorafleet_contracts.resources.schema import (
+    Digest,
+    LabelSelector,
+    ModelName,
+    PoolRef,
+    Resource,
+    SourceUri,
+    map_list,
+)
+
+
+class AdapterSource(Resource):
+    """The adapter's files, and optionally the digest that they must have (`lorafleet digest DIR` prints it)."""
+
+    uri: SourceUri
+    digest: Digest | None = None
+
+
+class SharedWith(Resource):
+    """Namespaces whose tenants may name this adapter too; without it, only tenants of its own namespace."""
+
+    namespace_selector: LabelSelector
+
+
+class LoraAdapterSpec(Resource):
+    """The desired adapter. `model` is what a client sends as `model`; it defaults to the object's name."""
+
+    pool_ref: PoolRef
+    model: ModelName | None = None
+    source: AdapterSource
+    shared_with: SharedWith | None = None
+    suspend: bool = False
+    min_replicas: Annotated[int, Field(ge=1, le=64)] = 1
+
+
+class ReplicaCounts(Resource):
+    """On how many replicas the serving version is, and on how many it should be."""
+
+    resident: int = 0
+    desired: int = 0
+
+
+class Placement(Resource):
+    """One replica, the version it holds, and why it was chosen."""
+
+    replica: Annotated[str, Field(max_length=253)]
+    digest: Digest
+    reason: Annotated[str, Field(max_length=64)] = ""
+
+
+class VersionStatus(Resource):
+    """One version that is not gone yet."""
+
+    digest: Digest
+    state: Literal["Loading", "Serving", "Draining"]
+
+
+class LoraAdapterStatus(Resource):
+    """The verdict on what was observed.
+
+    `verifiedDigest` is what inspection found for `verifiedGeneration`; `digest` is the version that tenants get.
+    """
+
+    observed_generation: int | None = None
+    conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra=map_list("type"))] = []
+    rank: int | None = None
+    bytes: int | None = None
+    target_modules: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=16)] = []
+    digest: Digest | None = None
+    verified_digest: Digest | None = None
+    verified_generation: int | None = None
+    replicas: ReplicaCounts | None = None
+    placements: Annotated[list[Placement], Field(max_length=8)] = []
+    versions: Annotated[list[VersionStatus], Field(max_length=8, json_schema_extra=map_list("digest"))] = []

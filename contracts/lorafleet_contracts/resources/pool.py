@@ -1,0 +1,160 @@
+"""LoraPool: one base model served by a set of engine replicas. Pure data; crds/ is generated from it."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from lorafleet_contracts.conditions import Condition
+from lorafleet_contracts.resources.schema import (
+    PRESERVED,
+    Digest,
+    LabelMap,
+    LabelSelector,
+    ModelName,
+    NamespaceName,
+    Quantity,
+    Resource,
+    SourceUri,
+    map_list,
+    rules,
+)
+
+Preserved = Annotated[dict[str, Any], Field(json_schema_extra=PRESERVED)]
+Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+SelectorRule = rules(("(self.from == 'Selector') == has(self.selector)", "selector goes with from: Selector"))
+
+
+class BaseModelSource(Resource):
+    """Where the base model's files are: `pvc://VOLUME/path`, `file:///path` or `http(s)://host/path/`."""
+
+    uri: SourceUri
+
+
+class BaseModelSpec(Resource):
+    """The base model: published name, further names, files, and optionally the digest they must have."""
+
+    name: ModelName
+    aliases: Annotated[list[ModelName], Field(max_length=16)] = []
+    source: BaseModelSource
+    digest: Digest | None = None
+
+
+class EngineMemory(Resource):
+    """Memory of one replica. `hostCache` is shared memory for packed adapters, `diskCache` the verified files."""
+
+    gpu_utilization_percent: Annotated[int, Field(ge=10, le=98)] = 92
+    host_cache: Quantity = "1Gi"
+    disk_cache: Quantity = "10Gi"
+
+
+class ResourceRequirements(Resource):
+    """Kubernetes resource requests and limits of the engine container."""
+
+    limits: Annotated[dict[str, Annotated[str, Field(max_length=32)]], Field(max_length=16)] = {}
+    requests: Annotated[dict[str, Annotated[str, Field(max_length=32)]], Field(max_length=16)] = {}
+
+
+class EnvVar(Resource):
+    """A plain environment variable of the engine container."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
+    value: Annotated[str, Field(max_length=4096)] = ""
+
+
+class LocalObjectReference(Resource):
+    """A reference to an object of the same namespace."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class EnginePod(Resource):
+    """Typed overrides of the engine pods."""
+
+    image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    image_pull_secrets: Annotated[list[LocalObjectReference], Field(max_length=8)] = []
+    resources: ResourceRequirements = ResourceRequirements()
+    node_selector: LabelMap = {}
+    tolerations: Annotated[list[Preserved], Field(max_length=16)] = []
+    affinity: Preserved | None = None
+    runtime_class_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    volumes: Annotated[list[Preserved], Field(max_length=16)] = []
+    env: Annotated[list[EnvVar], Field(max_length=32, json_schema_extra=map_list("name"))] = []
+
+
+class EngineSpec(Resource):
+    """How the engine runs. `device: Auto` takes CUDA when the pod asks for a GPU resource, else the CPU."""
+
+    device: Literal["Auto", "CPU", "CUDA"] = "Auto"
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    max_model_len: Annotated[int, Field(ge=16, le=1_048_576)] = 8192
+    memory: EngineMemory = EngineMemory()
+    pod: EnginePod = EnginePod()
+
+
+class Replicas(Resource):
+    """How many engine replicas the pool keeps."""
+
+    min: Annotated[int, Field(ge=1, le=1000)] = 1
+
+
+class AllowedNamespaces(Resource):
+    """Whose adapters and tenants the pool accepts besides those of its own namespace (as Gateway API's routes)."""
+
+    from_: Annotated[Literal["Same", "All", "Selector"], Field(alias="from")] = "Same"
+    selector: LabelSelector | None = None
+
+
+class SourceRule(Resource):
+    """Allows adapters from addresses with this prefix, for all admitted namespaces or for the named ones."""
+
+    prefix: SourceUri
+    namespaces: Annotated[list[NamespaceName], Field(max_length=64)] = []
+
+
+class Sources(Resource):
+    """Where adapters may come from; without it, only `pvc://` and only for the pool's own namespace."""
+
+    allow: Annotated[list[SourceRule], Field(max_length=64)] = []
+
+
+class LoraPoolSpec(Resource):
+    """The desired pool."""
+
+    base_model: BaseModelSpec
+    engine: EngineSpec = EngineSpec()
+    replicas: Replicas = Replicas()
+    target_modules: Annotated[
+        list[Projection], Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    allowed_namespaces: Annotated[AllowedNamespaces, Field(json_schema_extra=SelectorRule)] = AllowedNamespaces()
+    sources: Sources = Sources()
+
+
+class EngineSetStatus(Resource):
+    """One set of replicas inside the pool."""
+
+    name: Annotated[str, Field(max_length=63)]
+    kind: Literal["Shared"] = "Shared"
+    replicas: int = 0
+    ready: int = 0
+
+
+class BudgetStatus(Resource):
+    """One replica's memory as the engines report it: bytes, and KV tokens."""
+
+    weights: int
+    activations: int
+    adapters: int
+    kv_tokens: int
+
+
+class LoraPoolStatus(Resource):
+    """The verdict on what was observed."""
+
+    observed_generation: int | None = None
+    conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra=map_list("type"))] = []
+    replicas: int = 0
+    ready_replicas: int = 0
+    selector: Annotated[str, Field(max_length=512)] = ""
+    sets: Annotated[list[EngineSetStatus], Field(max_length=16, json_schema_extra=map_list("name"))] = []
+    budget: BudgetStatus | None = None

@@ -1,0 +1,47 @@
+"""Tenant: who may call which adapters with which keys. Pure data; crds/ is generated from it."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from lorafleet_contracts.conditions import Condition
+from lorafleet_contracts.resources.schema import DNS_LABEL_PATTERN, LabelSelector, PoolRef, Resource, map_list
+
+AdapterName = Annotated[
+    str, Field(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=127)
+]
+
+
+class TenantAdapters(Resource):
+    """What the tenant may call: adapters of its own namespace by selector or name, shared ones as namespace/name."""
+
+    selector: LabelSelector | None = None
+    names: Annotated[
+        list[AdapterName], Field(max_length=1024, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ] = []
+    base: bool = False
+
+
+class ApiKey(Resource):
+    """One API key by its SHA-256; the key itself is shown once, by `lorafleet key create`."""
+
+    id: Annotated[str, Field(pattern=DNS_LABEL_PATTERN, min_length=1, max_length=63)]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", max_length=64)]
+    expires_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
+
+
+class TenantSpec(Resource):
+    """The desired tenant."""
+
+    pool_ref: PoolRef
+    adapters: TenantAdapters = TenantAdapters()
+    api_keys: Annotated[list[ApiKey], Field(max_length=64, json_schema_extra=map_list("id"))] = []
+
+
+class TenantStatus(Resource):
+    """The verdict on what was observed: how many adapters and unexpired keys the tenant has."""
+
+    observed_generation: int | None = None
+    conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra=map_list("type"))] = []
+    adapters: int = 0
+    keys: int = 0
