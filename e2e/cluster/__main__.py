@@ -1,0 +1,57 @@
+"""The command line of the local cluster: `python3 -m e2e.cluster COMMAND`, called by the Makefile.
+
+Progress goes to standard error, answers (paths) to standard output; a failure is one message and status 1.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from e2e.cluster.apiserver import start_apiserver, stop_apiserver
+from e2e.cluster.binaries import PROGRAMS, build_missing, locate
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.paths import find_cache
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Every command with its arguments."""
+    parser = argparse.ArgumentParser(prog="python3 -m e2e.cluster", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    binaries = commands.add_parser("binaries", help="build the programs that the cache lacks")
+    binaries.add_argument("names", nargs="*", choices=[*PROGRAMS, []], help="which (default: all)")
+    which = commands.add_parser("which", help="print where a built program lies")
+    which.add_argument("name", choices=PROGRAMS)
+    apiserver = commands.add_parser("apiserver", help="etcd and kube-apiserver alone, on free ports")
+    apiserver.add_argument("action", choices=("start", "stop"))
+    apiserver.add_argument("--state", type=Path, required=True, help="folder for its files")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; 0 when it succeeded."""
+    chosen = build_parser().parse_args(arguments)
+    try:
+        return dispatch(chosen)
+    except ClusterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def dispatch(chosen: argparse.Namespace) -> int:
+    """Call what the parsed command names."""
+    cache = find_cache()
+    match chosen.command:
+        case "binaries":
+            build_missing(cache, chosen.names or PROGRAMS)
+        case "which":
+            print(locate(cache, chosen.name))
+        case "apiserver" if chosen.action == "start":
+            print(start_apiserver(cache, chosen.state.resolve()).kubeconfig)
+        case "apiserver":
+            stop_apiserver(chosen.state.resolve())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
