@@ -1,0 +1,202 @@
+"""Wire models of the engine's state and admin ports. Spoken by the engine's server, the operator and the gateway.
+
+Bytes and tokens are integers. Unknown fields from a newer peer are ignored, so that versions may differ in a rollout.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from lorafleet_contracts.names import version_key
+from lorafleet_contracts.resources.schema import Digest
+
+INSPECT_PATH = "/admin/v1/adapters/{uid}/inspect"
+VERSION_PATH = "/admin/v1/adapters/{uid}/versions/{digest}"
+DRAIN_PATH = "/admin/v1/drain"
+STATE_PATH = "/state"
+METRICS_PATH = "/metrics"
+LIVE_PATH = "/livez"
+READY_PATH = "/readyz"
+
+
+class Wire(BaseModel):
+    """Base of the port models: camelCase on the wire, frozen, unknown fields ignored."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
+
+
+class Tier(StrEnum):
+    """Where a version's bytes are, fastest first."""
+
+    GPU = "gpu"
+    HOST = "host"
+    DISK = "disk"
+
+
+class VersionPhase(StrEnum):
+    """What a replica does with a version."""
+
+    FETCHING = "fetching"
+    LOADING = "loading"
+    RESIDENT = "resident"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+class ProblemCode(StrEnum):
+    """Stable codes of the admin port's problem documents (RFC 9457)."""
+
+    INVALID_REQUEST = "invalid_request"
+    UNAUTHORIZED = "unauthorized"
+    NOT_FOUND = "not_found"
+    SOURCE_UNREACHABLE = "source_unreachable"
+    SOURCE_FORBIDDEN = "source_forbidden"
+    DIGEST_MISMATCH = "digest_mismatch"
+    BASE_MISMATCH = "base_mismatch"
+    DOES_NOT_FIT = "does_not_fit"
+    UNSUPPORTED_ADAPTER = "unsupported_adapter"
+    LOADER_BUSY = "loader_busy"
+    DRAINING = "draining"
+    INTERNAL = "internal"
+
+
+class Problem(Wire):
+    """An RFC 9457 problem document. `needed` and `free` are bytes, with DOES_NOT_FIT only."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    code: ProblemCode
+    detail: str = ""
+    reasons: list[str] = []
+    needed: int | None = None
+    free: int | None = None
+
+
+class Display(Wire):
+    """What people call the adapter: labels of metrics only, never a key."""
+
+    namespace: str
+    name: str
+
+
+class SourceSpec(Wire):
+    """Where the files are; the scheme is one of pvc, file, http, https."""
+
+    uri: Annotated[str, Field(max_length=1024)]
+
+
+class InspectRequest(Wire):
+    """Fetch and verify on the disk tier only. A new `generation` starts over; the same one is idempotent."""
+
+    generation: Annotated[int, Field(ge=0)]
+    source: SourceSpec
+    digest: Digest | None = None
+
+
+class AdapterReport(Wire):
+    """What verified files hold. `bytes` is the size once packed for this engine, `rank` the largest true rank."""
+
+    digest: Digest
+    bytes: int
+    rank: int
+    target_modules: list[str]
+    base: str = ""
+    warnings: list[str] = []
+
+
+class VersionRequest(Wire):
+    """Have this version on this tier. Idempotent by the digest in the path."""
+
+    source: SourceSpec
+    tier: Tier = Tier.GPU
+    display: Display
+
+
+class MemoryState(Wire):
+    """One replica's memory in bytes (`kv*Tokens` in tokens), as budgeted before anything was allocated."""
+
+    total: int
+    weights: int
+    activations: int
+    adapters: int
+    adapters_used: int
+    kv: int
+    kv_tokens: int
+    kv_tokens_used: int
+
+
+class VersionState(Wire):
+    """One version on one replica. `in_flight` counts running and waiting requests that pin it."""
+
+    uid: str
+    digest: Digest
+    tier: Tier
+    phase: VersionPhase
+    rank: int = 0
+    bytes: int = 0
+    in_flight: int = 0
+    display: Display | None = None
+    problem: Problem | None = None
+
+    @property
+    def key(self) -> str:
+        """`{uid}@{digest}`."""
+        return version_key(self.uid, self.digest)
+
+
+class BaseState(Wire):
+    """The base model as it was loaded; `problem` says why it is not, while it is not."""
+
+    name: str
+    digest: Digest | None = None
+    problem: Problem | None = None
+
+
+class UsageState(Wire):
+    """Monotonic counters of one (tenant, adapter, gateway instance) since the boot."""
+
+    tenant: str
+    adapter: str
+    gateway: str
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class EngineState(Wire):
+    """An answer of `GET /state?since=N&boot=ID`.
+
+    `full` answers list all versions; the others only those changed since N, and `removed` keys. A client whose
+    `boot` is not `boot_id` gets a full answer.
+    """
+
+    boot_id: str
+    seq: int
+    full: bool
+    ready: bool
+    draining: bool
+    base: BaseState
+    memory: MemoryState | None = None
+    versions: list[VersionState] = []
+    removed: list[str] = []
+    in_flight: int = 0
+    queue: int = 0
+    usage: list[UsageState] = []
+
+
+class PortName(StrEnum):
+    """The engine port that a token opens."""
+
+    SERVING = "serving"
+    STATE = "state"
+    ADMIN = "admin"
+
+
+class DrainReport(Wire):
+    """Answer of the drain call."""
+
+    state: Literal["draining"] = "draining"
+    in_flight: int
