@@ -32,7 +32,7 @@ def canonical_digest(files: Mapping[str, str]) -> str:
 
 
 def weight_files(index: bytes) -> list[str]:
-    """The shards that a safetensors index names. Raises IncompleteFolderError for a name that is not a plain file name."""
+    """The shards that a safetensors index names. Raises IncompleteFolderError for any other name."""
     try:
         names = sorted(set(json.loads(index)["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
