@@ -6,6 +6,7 @@ from pydantic import Field
 
 from lorafleet_contracts.conditions import Condition
 from lorafleet_contracts.resources.schema import (
+    IMMUTABLE_POOL,
     Digest,
     LabelSelector,
     ModelName,
@@ -32,7 +33,7 @@ class SharedWith(Resource):
 class LoraAdapterSpec(Resource):
     """The desired adapter. `model` is what a client sends as `model`; it defaults to the object's name."""
 
-    pool_ref: PoolRef
+    pool_ref: Annotated[PoolRef, Field(json_schema_extra=IMMUTABLE_POOL)]
     model: ModelName | None = None
     source: AdapterSource
     shared_with: SharedWith | None = None

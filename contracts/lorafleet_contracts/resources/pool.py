@@ -21,7 +21,15 @@ from lorafleet_contracts.resources.schema import (
 
 Preserved = Annotated[dict[str, Any], Field(json_schema_extra=PRESERVED)]
 Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+Immutable = rules(("self == oldSelf", "immutable: create a new LoraPool instead"))
 SelectorRule = rules(("(self.from == 'Selector') == has(self.selector)", "selector goes with from: Selector"))
+DigestRule = rules(
+    (
+        "has(self.digest) == has(oldSelf.digest) && (!has(self.digest) || self.digest == oldSelf.digest)",
+        "baseModel.digest is immutable: create a new LoraPool instead",
+    )
+)
+DtypeRule = rules(("self.device != 'CPU' || self.dtype == 'float32'", "device: CPU needs dtype: float32"))
 
 
 class BaseModelSource(Resource):
@@ -33,9 +41,9 @@ class BaseModelSource(Resource):
 class BaseModelSpec(Resource):
     """The base model: published name, further names, files, and optionally the digest they must have."""
 
-    name: ModelName
+    name: Annotated[ModelName, Field(json_schema_extra=Immutable)]
     aliases: Annotated[list[ModelName], Field(max_length=16)] = []
-    source: BaseModelSource
+    source: Annotated[BaseModelSource, Field(json_schema_extra=Immutable)]
     digest: Digest | None = None
 
 
@@ -85,7 +93,7 @@ class EngineSpec(Resource):
     """How the engine runs. `device: Auto` takes CUDA when the pod asks for a GPU resource, else the CPU."""
 
     device: Literal["Auto", "CPU", "CUDA"] = "Auto"
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    dtype: Annotated[Literal["bfloat16", "float32"], Field(json_schema_extra=Immutable)] = "bfloat16"
     max_model_len: Annotated[int, Field(ge=16, le=1_048_576)] = 8192
     memory: EngineMemory = EngineMemory()
     pod: EnginePod = EnginePod()
@@ -120,8 +128,8 @@ class Sources(Resource):
 class LoraPoolSpec(Resource):
     """The desired pool."""
 
-    base_model: BaseModelSpec
-    engine: EngineSpec = EngineSpec()
+    base_model: Annotated[BaseModelSpec, Field(json_schema_extra=DigestRule)]
+    engine: Annotated[EngineSpec, Field(json_schema_extra=DtypeRule)] = EngineSpec()
     replicas: Replicas = Replicas()
     target_modules: Annotated[
         list[Projection], Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"})

@@ -31,6 +31,7 @@ def map_list(*keys: str) -> dict[str, Any]:
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 
+IMMUTABLE_POOL = rules(("self == oldSelf", "poolRef is immutable: delete the object and create it anew"))
 PRESERVED: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 
 Digest = Annotated[str, Field(pattern=DIGEST_PATTERN, max_length=71)]

@@ -5,7 +5,14 @@ from typing import Annotated
 from pydantic import Field
 
 from lorafleet_contracts.conditions import Condition
-from lorafleet_contracts.resources.schema import DNS_LABEL_PATTERN, LabelSelector, PoolRef, Resource, map_list
+from lorafleet_contracts.resources.schema import (
+    DNS_LABEL_PATTERN,
+    IMMUTABLE_POOL,
+    LabelSelector,
+    PoolRef,
+    Resource,
+    map_list,
+)
 
 AdapterName = Annotated[
     str, Field(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=127)
@@ -33,7 +40,7 @@ class ApiKey(Resource):
 class TenantSpec(Resource):
     """The desired tenant."""
 
-    pool_ref: PoolRef
+    pool_ref: Annotated[PoolRef, Field(json_schema_extra=IMMUTABLE_POOL)]
     adapters: TenantAdapters = TenantAdapters()
     api_keys: Annotated[list[ApiKey], Field(max_length=64, json_schema_extra=map_list("id"))] = []
 
