@@ -65,7 +65,7 @@ def test_a_reused_pid_is_left_alone(table: ProcessTable, tmp_path: Path) -> None
     fields = json.loads(record.read_text())
     stranger = subprocess.Popen(SLEEP)
     try:
-        record.write_text(json.dumps({**fields, "pid": stranger.pid}))
+        record.write_text(json.dumps({**fields, "pid": stranger.pid, "start_time": fields["start_time"] - 1}))
         assert not table.alive("one")
         table.stop("one")
         assert stranger.poll() is None
@@ -109,9 +109,12 @@ def test_waiting_ends_after_its_time(table: ProcessTable) -> None:
 
 
 def test_it_dies_with_the_one_who_started_it(table: ProcessTable, tmp_path: Path) -> None:
+    says_when_bound = ["sh", "-c", f"touch {tmp_path}/bound; exec sleep 60"]
     script = (
-        "import os, pathlib; from e2e.cluster.processes import ProcessTable;"
-        f"ProcessTable(pathlib.Path({str(tmp_path)!r})).start('child', {SLEEP!r}, die_with_parent=True);"
+        "import os, pathlib, time; from e2e.cluster.processes import ProcessTable;"
+        f"folder = pathlib.Path({str(tmp_path)!r});"
+        f"ProcessTable(folder).start('child', {says_when_bound!r}, die_with_parent=True);"
+        "[time.sleep(0.02) for _ in range(250) if not (folder / 'bound').exists()];"
         "os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", script], check=False, cwd=Path(__file__).parents[2])
