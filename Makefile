@@ -1,9 +1,55 @@
-# --- locks -----------------------------------------------------------------------------------------------------------
-EXTRAS := operator gateway engine dev
+# Entry points for people and CI. Downloads and builds are cached outside the repository.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
 
-.PHONY: lock
-lock: ## Resolve pyproject.toml's extras into requirements/*.lock (keeps the versions already there)
-	for extra in $(EXTRAS); do \
-	  uv pip compile --quiet --no-emit-index-url --no-header --no-annotate --python-version 3.11 \
-	    --extra $$extra --output-file requirements/$$extra.lock pyproject.toml || exit 1; \
-	done
+CACHE ?= $(or $(LORAFLEET_CACHE),$(HOME)/.cache/lorafleet)
+export LORAFLEET_CACHE := $(CACHE)
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+PACKAGES := contracts kube operator gateway engine
+export PYTHONPATH := $(subst $(eval) ,:,$(PACKAGES:%=$(CURDIR)/%))
+export OMP_NUM_THREADS ?= 1
+
+include $(wildcard e2e/*/*.mk)
+
+.PHONY: help setup check fmt unit test e2e demo crds clean gpu-smoke lock
+
+help: ## Show the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## Fill .venv with everything that development and tests need
+
+$(STAMP): requirements/dev.lock pyproject.toml
+	@echo "== python environment"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check "uv>=0.9,<1"
+	@UV_CACHE_DIR=$(CACHE)/uv $(BIN)/uv pip install -q --python $(BIN)/python -r requirements/dev.lock
+	@UV_CACHE_DIR=$(CACHE)/uv $(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
+	@touch $@
+
+check: $(STAMP) ## Formatting, lint, types, walls
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(foreach p,$(PACKAGES),$(p)/lorafleet_$(p))
+	$(BIN)/lint-imports
+	$(BIN)/pytest tests/architecture tests/contracts/test_crd.py
+
+fmt: $(STAMP) ## Format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+unit: $(STAMP) ## Tests that need nothing but Python (at most two minutes)
+	$(BIN)/pytest -m "not apiserver and not assets and not envoy and not gpu and not conformance"
+
+crds: $(STAMP) ## Write crds/ and the chart's copy from the models
+	$(BIN)/python crds/generate.py
+
+gpu-smoke: ## Time and check one decode step of a 7B model on a CUDA device; prints one line of JSON
+	@PYTHONPATH=contracts:engine python3 -m lorafleet_engine.bench.smoke
+
+clean: ## Remove what builds leave in the tree (caches outside stay)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
