@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 CACHE ?= $(or $(LORAFLEET_CACHE),$(HOME)/.cache/lorafleet)
 export LORAFLEET_CACHE := $(CACHE)
-PYTHON ?= python3.11
+PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
@@ -15,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 
 include $(wildcard e2e/*/*.mk)
 
-.PHONY: help setup check fmt unit test e2e demo crds clean gpu-smoke lock
+.PHONY: help setup check fmt unit height test crds clean gpu-smoke
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -43,6 +43,12 @@ fmt: $(STAMP) ## Format and fix what can be fixed
 
 unit: $(STAMP) ## Tests that need nothing but Python (at most two minutes)
 	$(BIN)/pytest -m "not apiserver and not assets and not envoy and not gpu and not conformance"
+
+height: $(STAMP) binaries-apiserver assets envoy-binary ## Tests that need a bare API server, the demo model, or Envoy
+	$(BIN)/pytest -m "(apiserver or assets or envoy or conformance) and not gpu and not e2e"
+
+test: setup check unit height e2e ## Everything: checks, unit tests, real API server, real model, real cluster
+	@echo "== all tests passed"
 
 crds: $(STAMP) ## Write crds/ and the chart's copy from the models
 	$(BIN)/python crds/generate.py

@@ -180,10 +180,8 @@ def _convert(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schem
         result["items"] = _convert(schema["items"], definitions)
     if isinstance(schema.get("additionalProperties"), dict):
         result["additionalProperties"] = _convert(schema["additionalProperties"], definitions)
-    if isinstance(schema.get("default"), dict):
-        result["default"] = {}  # the properties' own defaults fill it in
-    elif schema.get("default") not in (None, []):
-        result["default"] = schema["default"]
+    if schema.get("default") not in _NOTHING:
+        result["default"] = _without_nothing(schema["default"])
     if "type" not in result:
         raise NotStructuralError(f"no structural type for {schema}")
     return result
@@ -201,6 +199,15 @@ def _resolve(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schem
         return {**_resolve(members[0], definitions), **beside}
     return dict(schema)
 
+
+def _without_nothing(value: Any) -> Any:
+    """A default as Kubernetes writes it: what says nothing is absent. Whole, because CEL rules see it unfilled."""
+    if isinstance(value, dict):
+        return {key: _without_nothing(each) for key, each in value.items() if each not in _NOTHING}
+    return value
+
+
+_NOTHING = (None, [], {}, "")
 
 _KEPT = frozenset(
     {
