@@ -8,18 +8,21 @@ _NAMESPACE = "kube-system"
 _PORT = 1053  # an ordinary user may not listen on 53; the Service does
 _LABELS = {"k8s-app": "kube-dns"}
 _COREFILE = f"""\
-.:{_PORT} {{
+cluster.local:{_PORT} in-addr.arpa:{_PORT} {{
     errors
     health :8080
     ready :8181
     kubernetes cluster.local in-addr.arpa {{
         ttl 5
     }}
-    # Pods reach nothing outside: say at once that other names do not exist.
+    cache 5
+}}
+# Pods reach nothing outside: say at once that other names do not exist.
+.:{_PORT} {{
+    errors
     template ANY ANY . {{
         rcode NXDOMAIN
     }}
-    cache 5
 }}
 """
 

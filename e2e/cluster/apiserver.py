@@ -50,7 +50,7 @@ def start_apiserver(cache: Cache, state: Path, *, die_with_parent: bool = False)
 
 def stop_apiserver(state: Path) -> None:
     """End what start_apiserver started in `state`, and remove its files (those of nobody else)."""
-    ProcessTable(state).stop_all()
+    ProcessTable(state).stop_all(grace_seconds=2.0)
     for folder in ("pki", "etcd", "logs"):
         shutil.rmtree(state / folder, ignore_errors=True)
     (state / "admin.kubeconfig").unlink(missing_ok=True)

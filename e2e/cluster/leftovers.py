@@ -13,15 +13,16 @@ from e2e.cluster.network import remove_network
 from e2e.cluster.processes import ProcessTable
 
 _MOUNT_POINT_FIELD = 4
+_GRACE_SECONDS = 2.0  # nothing of what they would save is kept
 
 
 def remove_cluster(state: Path) -> None:
     """End its processes, then undo its mounts, network and control groups, and remove the state folder."""
     processes = ProcessTable(state)
     for name in ("kubelet", "kube-proxy"):  # so that nobody starts again what is ended next
-        processes.stop(name)
+        processes.stop(name, _GRACE_SECONDS)
     cgroups.remove()
-    processes.stop_all()
+    processes.stop_all(_GRACE_SECONDS)
     for mount in reversed(mount_points_under(state, Path("/proc/self/mountinfo").read_text())):
         run(["umount", "--lazy", mount])
     remove_network()
