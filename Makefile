@@ -13,7 +13,7 @@ PACKAGES := contracts kube operator gateway engine
 export PYTHONPATH := $(subst $(eval) ,:,$(PACKAGES:%=$(CURDIR)/%))
 export OMP_NUM_THREADS ?= 1
 
-include $(wildcard e2e/*/*.mk)
+include $(wildcard e2e/*/*.mk gateway/*.mk)
 
 .PHONY: help setup check fmt unit height test crds clean gpu-smoke
 

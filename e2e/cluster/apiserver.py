@@ -38,7 +38,8 @@ def start_apiserver(cache: Cache, state: Path, *, die_with_parent: bool = False)
             raise ToolMissing(f"{name} is not built: run `python3 -m e2e.cluster binaries {name}`")
     stop_apiserver(state)
     secure, client, peer = find_free_ports(3)
-    endpoints = Endpoints("127.0.0.1", secure_port=secure, etcd_port=client, etcd_peer_port=peer)
+    loopback = "127.0.0.1"
+    endpoints = Endpoints(loopback, loopback, secure_port=secure, etcd_port=client, etcd_peer_port=peer)
     control = ControlPlane(cache, state, endpoints)
     control.prepare()
     # Without a controller manager no namespace gets its default service account, which this plugin would wait for.
@@ -50,7 +51,7 @@ def start_apiserver(cache: Cache, state: Path, *, die_with_parent: bool = False)
 
 def stop_apiserver(state: Path) -> None:
     """End what start_apiserver started in `state`, and remove its files (those of nobody else)."""
-    ProcessTable(state).stop_all(grace_seconds=2.0)
+    ProcessTable(state).stop_all()
     for folder in ("pki", "etcd", "logs"):
         shutil.rmtree(state / folder, ignore_errors=True)
     (state / "admin.kubeconfig").unlink(missing_ok=True)

@@ -55,9 +55,9 @@ class Change(Generic[T]):
 class Reflector(Generic[T]):
     """Keeps `records` equal to what the server has, and reports each change of a projected record.
 
-    `project` turns an object into a record, or into None when it is of no interest; a ValueError from it is logged and
-    means None. `on_change` must return quickly; it is called for the initial records too. `synced` is set after the
-    first full list. `contacted_at` is the monotonic time of the last sign of life, None before the first.
+    `project` turns an object into a record, or into None when it is of no interest; a ValueError or LookupError from it
+    is logged and means None. `on_change` must return quickly; it is called for the initial records too. `synced` is set
+    after the first full list. `contacted_at` is the monotonic time of the last sign of life, None before the first.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Reflector(Generic[T]):
     def _read(self, key: Key, found: Object) -> T | None:
         try:
             return self._project(found)
-        except ValueError as error:
+        except (ValueError, LookupError) as error:
             log.warning("unreadable object %s/%s in %s: %s", *key, self._collection.path, error)
             return None
 

@@ -1,0 +1,35 @@
+"""`python -m lorafleet_gateway [bootstrap|drain]`: the picker, the init step and the preStop hook of a gateway pod."""
+
+import argparse
+import asyncio
+import logging
+import os
+
+from lorafleet_gateway.settings import Settings, read_settings
+from lorafleet_gateway.shell.drain import drain
+from lorafleet_gateway.shell.envoy_files import write_bootstrap
+from lorafleet_gateway.shell.service import serve
+
+
+def main() -> None:
+    """Run one command; the settings come from the environment."""
+    parser = argparse.ArgumentParser(prog="lorafleet_gateway", description=__doc__)
+    parser.add_argument("command", nargs="?", choices=("serve", "bootstrap", "drain"), default="serve")
+    command = parser.parse_args().command
+    settings = read_settings(os.environ)
+    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _run(command, settings)
+
+
+def _run(command: str, settings: Settings) -> None:
+    match command:
+        case "bootstrap":
+            print(write_bootstrap(settings))
+        case "drain":
+            asyncio.run(drain(settings.envoy_admin_port, settings.drain_seconds))
+        case _:
+            asyncio.run(serve(settings))
+
+
+if __name__ == "__main__":
+    main()

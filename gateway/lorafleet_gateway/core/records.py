@@ -1,0 +1,98 @@
+"""What the gateway knows of Kubernetes objects: compact frozen records. Made by shell/watches.py, read by core."""
+
+from dataclasses import dataclass
+
+from lorafleet_contracts.names import BASE_MODEL, version_key
+from lorafleet_contracts.resources.pool import AllowedNamespaces
+from lorafleet_contracts.resources.schema import LabelSelector
+
+ObjectKey = tuple[str, str]
+"""(namespace, name)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A LoraPool. `created` is seconds since the epoch."""
+
+    key: ObjectKey
+    uid: str
+    created: int
+    base: str
+    aliases: frozenset[str]
+    allowed: AllowedNamespaces
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoraAdapter. `digest` is the version that tenants get, None while none serves or while it is suspended."""
+
+    key: ObjectKey
+    uid: str
+    created: int
+    pool: ObjectKey
+    model: str
+    digest: str | None
+    labels: tuple[tuple[str, str], ...]
+    shared_with: LabelSelector | None
+
+    @property
+    def version(self) -> str | None:
+        """`{uid}@{digest}` of the version that tenants get."""
+        return None if self.digest is None else version_key(self.uid, self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """One API key of a tenant: hex SHA-256, and its end in seconds since the epoch (None: never)."""
+
+    sha256: str
+    expires: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A Tenant. `names` are as written in the spec: bare ones, and `namespace/name` ones for shared adapters."""
+
+    key: ObjectKey
+    pool: ObjectKey
+    selector: LabelSelector | None
+    names: frozenset[str]
+    base: bool
+    keys: tuple[tuple[str, StoredKey], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One engine replica by its two ports, `host:port` each."""
+
+    serving: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One EndpointSlice of a set of engine replicas, without the terminating ones.
+
+    `ready` replicas may get requests; the `waiting` ones are only looked at, so that they are known once they are.
+    """
+
+    pool: ObjectKey
+    set: str
+    ready: tuple[Replica, ...]
+    waiting: tuple[Replica, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What a name means for one tenant: a version of an adapter, or the base. `version` None: nothing serves yet."""
+
+    name: str
+    version: str | None
+    created: int
+    owner: str
+    parent: str | None
+
+    @property
+    def is_base(self) -> bool:
+        """Whether this is the base model itself."""
+        return self.version == BASE_MODEL

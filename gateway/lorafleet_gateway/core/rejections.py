@@ -1,0 +1,80 @@
+"""Every answer the gateway gives instead of an engine: one exception, one constructor for each reason.
+
+Raised by core and by shell/picker.py, which turns it into an OpenAI-shaped body. Messages never repeat a key.
+"""
+
+from dataclasses import dataclass
+
+INVALID_REQUEST = "invalid_request_error"
+SERVER_ERROR = "server_error"
+RETRY_AFTER_SECONDS = 2
+
+
+@dataclass(eq=False)  # not frozen: raising sets __traceback__
+class Rejection(Exception):
+    """An answer with an HTTP status >= 400. `retry_after` is in seconds; `allow` lists methods, for a 405."""
+
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    retry_after: int | None = None
+    allow: str | None = None
+
+    @property
+    def type(self) -> str:
+        """OpenAI's coarse error type."""
+        return SERVER_ERROR if self.status >= 500 else INVALID_REQUEST
+
+
+def invalid_api_key() -> Rejection:
+    """Missing, malformed, unknown, expired: one answer, so that nothing can be told apart."""
+    return Rejection(401, "invalid_api_key", "Incorrect or expired API key. Send it as `Authorization: Bearer lf_...`.")
+
+
+def unknown_url(method: str, path: str) -> Rejection:
+    """No such URL."""
+    return Rejection(404, "unknown_url", f"Unknown request URL: {method} {path[:200]}.")
+
+
+def method_not_allowed(method: str, path: str, allow: str) -> Rejection:
+    """The URL exists, with other methods."""
+    return Rejection(405, "method_not_allowed", f"{method} is not allowed for {path}; use {allow}.", allow=allow)
+
+
+def body_too_large(limit: int) -> Rejection:
+    """The request body is above the limit in bytes."""
+    return Rejection(413, "request_too_large", f"The request body is larger than {limit} bytes.")
+
+
+def invalid_body(message: str, param: str | None = None) -> Rejection:
+    """The body is no JSON object with a usable `model`."""
+    return Rejection(400, "invalid_request", message, param=param)
+
+
+def model_not_found(name: str) -> Rejection:
+    """A name that means nothing to this caller: the same answer whether it is missing or foreign."""
+    message = f"The model `{name[:128]}` does not exist or you do not have access to it."
+    return Rejection(404, "model_not_found", message, param="model")
+
+
+def adapter_not_ready(name: str) -> Rejection:
+    """The caller may use the adapter, but no replica serves a version of it."""
+    message = f"The model `{name}` is not ready: no replica serves it yet. Try again shortly."
+    return Rejection(503, "adapter_not_ready", message, param="model", retry_after=RETRY_AFTER_SECONDS)
+
+
+def pool_not_ready(name: str) -> Rejection:
+    """The caller may use the model, but its pool has no replica that takes requests."""
+    message = f"The model `{name}` has no replica that takes requests. Try again shortly."
+    return Rejection(503, "model_not_ready", message, param="model", retry_after=RETRY_AFTER_SECONDS)
+
+
+def starting() -> Rejection:
+    """The gateway has not read the API server yet."""
+    return Rejection(503, "gateway_starting", "The gateway is starting. Try again shortly.", retry_after=1)
+
+
+def internal_error() -> Rejection:
+    """A fault of the gateway's own."""
+    return Rejection(500, "internal_error", "The gateway failed to handle the request.")

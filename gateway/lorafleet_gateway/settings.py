@@ -1,0 +1,49 @@
+"""The gateway's settings, read once from the environment by `__main__`. Nothing else reads environment variables."""
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Addresses, folders and limits of one gateway instance. `max_body` is in bytes, `drain_seconds` in seconds."""
+
+    name: str
+    config_dir: Path
+    keys_dir: Path
+    listen_host: str
+    listen_port: int
+    picker_port: int
+    health_host: str
+    health_port: int
+    envoy_admin_port: int
+    max_body: int
+    drain_seconds: int
+    log_level: str
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """Read LORAFLEET_* variables. Raises ValueError for a number that is none."""
+
+    def text(name: str, default: str) -> str:
+        return environment.get(f"LORAFLEET_{name}") or default
+
+    def number(name: str, default: int) -> int:
+        return int(text(name, str(default)))
+
+    return Settings(
+        name=text("GATEWAY_NAME", socket.gethostname()),
+        config_dir=Path(text("CONFIG_DIR", "/run/lorafleet")),
+        keys_dir=Path(text("KEYS_DIR", "/etc/lorafleet/port-keys")),
+        listen_host=text("LISTEN_HOST", "0.0.0.0"),
+        listen_port=number("LISTEN_PORT", 8080),
+        picker_port=number("PICKER_PORT", 9002),
+        health_host=text("HEALTH_HOST", "0.0.0.0"),
+        health_port=number("HEALTH_PORT", 9003),
+        envoy_admin_port=number("ENVOY_ADMIN_PORT", 19000),
+        max_body=number("MAX_BODY_BYTES", 8 << 20),
+        drain_seconds=number("DRAIN_SECONDS", 600),
+        log_level=text("LOG_LEVEL", "INFO"),
+    )

@@ -1,0 +1,33 @@
+"""The gateway's own metrics. Written by picker.py, read by health.py; holds no state of the gateway."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+class Metrics:
+    """One registry with everything that a gateway instance exports."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.answers = Counter(
+            "lorafleet_gateway_answers_total",
+            "Requests by what the picker answered: `picked`, `models`, or the code of a refusal.",
+            ["answer"],
+            registry=self.registry,
+        )
+        self.pick_seconds = Histogram(
+            "lorafleet_gateway_pick_seconds",
+            "From a request's headers to the picker's answer.",
+            buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5),
+            registry=self.registry,
+        )
+        self.table_age = Gauge(
+            "lorafleet_gateway_table_age_seconds",
+            "Since the last sign of life of the API server's watches.",
+            registry=self.registry,
+        )
+        self.replicas = Gauge(
+            "lorafleet_gateway_replicas",
+            "Engine replicas by whether their state port answers.",
+            ["state"],
+            registry=self.registry,
+        )

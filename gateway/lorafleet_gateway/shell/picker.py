@@ -1,0 +1,152 @@
+"""The ext_proc server's one method: a request's headers and body in, a rejection or a destination out.
+
+Called by Envoy over loopback. Translates between Envoy's messages and core, which decides. It ends its stream right
+after the answer: Envoy would otherwise cut a running response when the picker dies.
+"""
+
+import logging
+import time
+from collections.abc import AsyncIterable, AsyncIterator
+from dataclasses import dataclass
+
+import orjson
+from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
+from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as ext_proc_grpc
+
+from lorafleet_contracts.admin import PortName
+from lorafleet_contracts.names import HEADER_GATEWAY, HEADER_MODEL, HEADER_TENANT
+from lorafleet_gateway.core.auth import authenticate
+from lorafleet_gateway.core.envoy_bootstrap import HEADER_CLUSTER
+from lorafleet_gateway.core.envoy_clusters import cluster_name
+from lorafleet_gateway.core.records import Tenant
+from lorafleet_gateway.core.rejections import Rejection, body_too_large, internal_error, invalid_body, starting
+from lorafleet_gateway.core.routing import pick_route
+from lorafleet_gateway.core.table import Table
+from lorafleet_gateway.core.urls import Operation, read_url
+from lorafleet_gateway.shell.answers import (
+    build_continue,
+    build_model,
+    build_model_list,
+    build_pick,
+    build_rejection,
+)
+from lorafleet_gateway.shell.metrics import Metrics
+from lorafleet_gateway.shell.port_keys import PortKeys
+from lorafleet_gateway.shell.states import StatePolls
+
+ABANDONED = "abandoned"
+"""What metrics call a request whose client left before the answer."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What the picker works with."""
+
+    instance: str
+    max_body: int
+    polls: StatePolls
+    keys: PortKeys
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A message to Envoy and what metrics call it."""
+
+    label: str
+    response: ext_proc.ProcessingResponse
+
+
+class Picker(ext_proc_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # generated code is untyped
+    """Answers requests from `table`, which the service replaces whole; None until the first full sync."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self.table: Table | None = None
+
+    async def Process(
+        self, requests: AsyncIterable[ext_proc.ProcessingRequest], _: object
+    ) -> AsyncIterator[ext_proc.ProcessingResponse]:
+        """One gRPC stream per HTTP request."""
+        started = time.monotonic()
+        label = ABANDONED
+        try:
+            async for answer in self._answers(aiter(requests)):
+                label = answer.label
+                yield answer.response
+        finally:
+            self._desk.metrics.answers.labels(label).inc()
+            self._desk.metrics.pick_seconds.observe(time.monotonic() - started)
+
+    async def _answers(self, requests: AsyncIterator[ext_proc.ProcessingRequest]) -> AsyncIterator[Answer]:
+        try:
+            first = await anext(requests, None)
+            if first is None:
+                return
+            opened = self._open(first.request_headers)
+            if isinstance(opened, Answer):
+                yield opened
+                return
+            yield Answer(ABANDONED, build_continue())
+            second = await anext(requests, None)
+            if second is not None:
+                yield self._pick(opened, second.request_body.body)
+        except Rejection as rejection:
+            yield Answer(rejection.code, build_rejection(rejection))
+        except Exception:
+            log.exception("the picker failed")  # grpc.aio would print nothing
+            yield Answer("internal_error", build_rejection(internal_error()))
+
+    def _open(self, message: ext_proc.HttpHeaders) -> Answer | Tenant:
+        """Judge the request by its headers: a final answer, or the tenant whose body is to be read."""
+        table = self._table()
+        headers = {each.key: each.raw_value.decode("latin-1") for each in message.headers.headers}
+        wanted = read_url(headers.get(":method", ""), headers.get(":path", ""))
+        tenant = authenticate(headers.get("authorization", ""), table.tenants, time.time())
+        match wanted.operation:
+            case Operation.LIST_MODELS:
+                return Answer("models", build_model_list(table.list_models(tenant)))
+            case Operation.GET_MODEL:
+                return Answer("models", build_model(table.resolve(tenant, wanted.model)))
+        if message.end_of_stream:
+            raise invalid_body("The request has no body; send a JSON object with `model`.")
+        if int(headers.get("content-length", 0)) > self._desk.max_body:
+            raise body_too_large(self._desk.max_body)
+        return tenant
+
+    def _pick(self, tenant: Tenant, body: bytes) -> Answer:
+        """Choose replicas for the model that the body names."""
+        table = self._table()
+        model = table.resolve(tenant, _model_name(body))
+        route = pick_route(table, self._desk.polls.fleet, tenant.pool, model)
+        self._desk.polls.picked(route.replicas[0])
+        token = self._desk.keys.token(PortName.SERVING, table.pools[tenant.pool].uid)
+        headers = {
+            "authorization": f"Bearer {token}",
+            HEADER_MODEL: route.version,
+            HEADER_TENANT: "/".join(tenant.key),
+            HEADER_GATEWAY: self._desk.instance,
+            HEADER_CLUSTER: cluster_name(route.set),
+        }
+        return Answer("picked", build_pick([each.serving for each in route.replicas], headers))
+
+    def _table(self) -> Table:
+        if self.table is None:
+            raise starting()
+        return self.table
+
+
+def _model_name(body: bytes) -> str:
+    """The `model` of a request body. Raises Rejection (400)."""
+    try:
+        decoded = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise invalid_body("The request body is not valid JSON.") from None
+    if not isinstance(decoded, dict):
+        raise invalid_body("The request body must be a JSON object.")
+    name = decoded.get("model")
+    if not isinstance(name, str) or not name:
+        raise invalid_body("`model` is required and must be a string.", param="model")
+    return name

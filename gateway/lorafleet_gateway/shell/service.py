@@ -1,0 +1,117 @@
+"""Wires the picker together and runs it until told to stop. Called by `__main__`; the one room that knows all parts."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import aiohttp
+import grpc
+from aiohttp import web
+from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as ext_proc_grpc
+
+from lorafleet_contracts.admin import PortName
+from lorafleet_gateway.core.records import ObjectKey
+from lorafleet_gateway.core.table import Table
+from lorafleet_gateway.settings import Settings
+from lorafleet_gateway.shell.envoy_files import EnvoyFiles
+from lorafleet_gateway.shell.health import Probes, build_health_app
+from lorafleet_gateway.shell.metrics import Metrics
+from lorafleet_gateway.shell.picker import Desk, Picker
+from lorafleet_gateway.shell.port_keys import PortKeys
+from lorafleet_gateway.shell.states import StatePolls
+from lorafleet_gateway.shell.watches import Watches
+from lorafleet_kube.access import load_access
+from lorafleet_kube.api import connect
+
+ENVELOPE_BYTES = 1 << 16
+"""Room in a gRPC message beside the request body."""
+GRACE_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """The running gateway: a new table goes to Envoy's files, the state polls and the picker, in this order."""
+
+    def __init__(self, settings: Settings, http: aiohttp.ClientSession) -> None:
+        self._files = EnvoyFiles(settings.config_dir)
+        self._keys = PortKeys(settings.keys_dir)
+        self.metrics = Metrics()
+        self.polls = StatePolls(http, self._state_token)
+        self.picker = Picker(Desk(settings.name, settings.max_body, self.polls, self._keys, self.metrics))
+        self._pool_uids: dict[ObjectKey, str] = {}
+
+    def use(self, table: Table) -> None:
+        """Serve from `table` from now on."""
+        if self.picker.table is None:
+            log.info("synced: %d pools, %d tenants", len(table.pools), len(table.tenants))
+        self._pool_uids = {key: pool.uid for key, pool in table.pools.items()}
+        self._files.write(table.sets)
+        self.polls.follow(table.replicas)
+        self.picker.table = table
+
+    def count_replicas(self) -> None:
+        """Bring the replicas' gauge up to date."""
+        total = len(self.picker.table.replicas) if self.picker.table else 0
+        known = len(self.polls.fleet.views)
+        self.metrics.replicas.labels("known").set(known)
+        self.metrics.replicas.labels("unknown").set(total - known)
+
+    def _state_token(self, pool: ObjectKey) -> str:
+        return self._keys.token(PortName.STATE, self._pool_uids[pool])
+
+
+async def serve(settings: Settings) -> None:
+    """Run the picker until SIGTERM or SIGINT. Raises KubeError when there is no way to reach an API server."""
+    access = await load_access()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        api = await stack.enter_async_context(connect(access))
+        service = Service(settings, http)
+        stack.push_async_callback(service.polls.stop)
+        watches = Watches(api, service.use)
+
+        def refresh() -> None:
+            service.count_replicas()
+            service.metrics.table_age.set(watches.seconds_since_contact())
+
+        probes = Probes(lambda: service.picker.table is not None, refresh, service.metrics)
+        await stack.enter_async_context(_health_port(settings, probes))
+        await stack.enter_async_context(_picker_port(settings, service.picker))
+        watching = asyncio.create_task(watches.run())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():
+            watching.result()  # raises what ended it
+        watching.cancel()
+
+
+@asynccontextmanager
+async def _health_port(settings: Settings, probes: Probes) -> AsyncIterator[None]:
+    runner = web.AppRunner(build_health_app(probes), access_log=None, shutdown_timeout=GRACE_SECONDS)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, settings.health_host, settings.health_port).start()
+        yield
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def _picker_port(settings: Settings, picker: Picker) -> AsyncIterator[None]:
+    # loopback only: whoever may call it with a key sees the pool's serving token
+    largest = settings.max_body + ENVELOPE_BYTES
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", largest), ("grpc.so_reuseport", 0)])
+    ext_proc_grpc.add_ExternalProcessorServicer_to_server(picker, server)
+    server.add_insecure_port(f"127.0.0.1:{settings.picker_port}")
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(GRACE_SECONDS)

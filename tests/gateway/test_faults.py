@@ -1,0 +1,129 @@
+"""What the gateway does while one of its parts is away: real Envoy, real picker, doubles around them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from lorafleet_contracts.admin import Tier
+from lorafleet_gateway.shell.drain import drain
+from tests.gateway.doubles.kubernetes import ADAPTERS, ENDPOINT_SLICES
+from tests.gateway.doubles.stack import Stack, digest, make_key, put_adapter, run_stack, until
+
+pytestmark = pytest.mark.envoy
+
+ACME = make_key("acme", "t")
+CHAT = {"model": "pirate", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest_asyncio.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+    async with run_stack(tmp_path) as running:
+        yield running
+
+
+async def test_a_stream_survives_the_picker_and_new_requests_get_503(stack: Stack) -> None:
+    for engine in stack.engines:
+        engine.gate.clear()
+    async with stack.client.post(
+        f"{stack.url}/v1/chat/completions", json={**CHAT, "stream": True}, headers={"authorization": f"Bearer {ACME}"}
+    ) as response:
+        assert b"one" in await response.content.readuntil(b"\n\n")
+        stack.stop("picker")
+        refused = await stack.post(ACME, CHAT)
+        assert (refused.status, refused.body["error"]["code"]) == (503, "gateway_unavailable")
+        assert refused.headers["retry-after"] == "1"
+        for engine in stack.engines:
+            engine.gate.set()
+        assert (await response.content.read()).endswith(b"data: [DONE]\n\n")
+    stack.start_picker()
+    await stack.ready()
+    assert (await stack.post(ACME, CHAT)).status == 200
+
+
+async def test_it_serves_on_while_the_api_server_is_away(stack: Stack) -> None:
+    stack.kubernetes.go_away()
+    await asyncio.sleep(0.5)
+    assert (await stack.post(ACME, CHAT)).status == 200
+    health = f"http://127.0.0.1:{stack.settings.health_port}"
+    async with stack.client.get(f"{health}/readyz") as response:
+        assert response.status == 200
+    async with stack.client.get(f"{health}/metrics") as response:
+        ages = [line for line in (await response.text()).splitlines() if line.startswith("lorafleet_gateway_table_age")]
+        assert float(ages[0].split()[1]) >= 0.5
+    stack.stop("picker")
+    stack.start_picker()  # knows nothing now
+    await until(lambda: refuses(stack, "gateway_starting"))
+    async with stack.client.get(f"{health}/readyz") as response:
+        assert response.status == 503
+
+
+async def refuses(stack: Stack, code: str) -> bool:
+    return await stack.served_by(ACME, "pirate") == code
+
+
+async def test_a_new_version_moves_and_a_deleted_adapter_is_404(stack: Stack) -> None:
+    put_adapter(stack, "acme", "pirate", digest("c"))
+    await until(lambda: refuses(stack, "adapter_not_ready"))  # no engine has it: never the old one by accident
+    for engine in stack.engines:
+        engine.show({f"uid-pirate@{digest('c')}": Tier.GPU})
+    await until(lambda: serves(stack))
+    arrived = [each.headers["x-lorafleet-model"] for engine in stack.engines for each in engine.arrivals]
+    assert arrived[-1] == f"uid-pirate@{digest('c')}"
+    stack.kubernetes.delete(ADAPTERS, "acme", "pirate")
+    await until(lambda: refuses(stack, "model_not_found"), seconds=5)
+
+
+async def serves(stack: Stack) -> bool:
+    return (await stack.post(ACME, CHAT)).status == 200
+
+
+async def test_an_endpoint_that_goes_leaves_its_running_stream_alone(stack: Stack) -> None:
+    stack.engines[1].show({})
+    await until(lambda: engine_serves(stack, "e0"))
+    stack.engines[0].gate.clear()
+    async with stack.client.post(
+        f"{stack.url}/v1/chat/completions", json={**CHAT, "stream": True}, headers={"authorization": f"Bearer {ACME}"}
+    ) as response:
+        assert b"one" in await response.content.readuntil(b"\n\n")
+        stack.kubernetes.delete(ENDPOINT_SLICES, "serving", "slice-0")
+        await until(lambda: refuses(stack, "adapter_not_ready"))
+        await asyncio.sleep(0.3)
+        stack.engines[0].gate.set()
+        assert (await response.content.read()).endswith(b"data: [DONE]\n\n")
+
+
+async def engine_serves(stack: Stack, name: str) -> bool:
+    return {await stack.served_by(ACME, "pirate") for _ in range(3)} == {name}
+
+
+async def test_a_dead_engine_is_retried_elsewhere_and_then_left_out(stack: Stack) -> None:
+    await until(lambda: serves(stack))
+    await stack.engines[0].die()
+    answers = [await stack.served_by(ACME, "pirate") for _ in range(6)]
+    assert set(answers) == {"e1"}
+
+
+async def test_draining_waits_for_the_running_stream(stack: Stack) -> None:
+    for engine in stack.engines:
+        engine.gate.clear()
+    async with stack.client.post(
+        f"{stack.url}/v1/chat/completions", json={**CHAT, "stream": True}, headers={"authorization": f"Bearer {ACME}"}
+    ) as response:
+        assert b"one" in await response.content.readuntil(b"\n\n")
+        draining = asyncio.create_task(drain(stack.settings.envoy_admin_port, 30, settle_seconds=0.2))
+        await until(lambda: not_ready(stack))
+        await asyncio.sleep(1)
+        assert not draining.done()
+        for engine in stack.engines:
+            engine.gate.set()
+        assert (await response.content.read()).endswith(b"data: [DONE]\n\n")
+    async with asyncio.timeout(10):
+        await draining
+
+
+async def not_ready(stack: Stack) -> bool:
+    async with stack.client.get(f"{stack.url}/ready") as response:
+        return response.status == 503
