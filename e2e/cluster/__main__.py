@@ -11,15 +11,24 @@ from pathlib import Path
 from e2e.cluster.apiserver import start_apiserver, stop_apiserver
 from e2e.cluster.binaries import PROGRAMS, build_missing, locate
 from e2e.cluster.errors import ClusterError
+from e2e.cluster.lifecycle import bring_up, take_down
 from e2e.cluster.paths import find_cache
+from e2e.images.build import make_images
+from e2e.images.recipes import RECIPES
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Every command with its arguments."""
     parser = argparse.ArgumentParser(prog="python3 -m e2e.cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("up", help="give a Ready single-node cluster (or verify the one of KUBECONFIG)")
+    commands.add_parser("down", help="remove it; keeps binaries, images and assets")
+    commands.add_parser("kubeconfig", help="print where the local cluster's kubeconfig lies")
     binaries = commands.add_parser("binaries", help="build the programs that the cache lacks")
     binaries.add_argument("names", nargs="*", choices=[*PROGRAMS, []], help="which (default: all)")
+    images = commands.add_parser("images", help="build the images that changed and bring them into the cluster")
+    names = [recipe.name for recipe in RECIPES]
+    images.add_argument("names", nargs="*", choices=[*names, []], help="which (default: all)")
     which = commands.add_parser("which", help="print where a built program lies")
     which.add_argument("name", choices=PROGRAMS)
     apiserver = commands.add_parser("apiserver", help="etcd and kube-apiserver alone, on free ports")
@@ -42,8 +51,16 @@ def dispatch(chosen: argparse.Namespace) -> int:
     """Call what the parsed command names."""
     cache = find_cache()
     match chosen.command:
+        case "up":
+            print(bring_up(cache))
+        case "down":
+            take_down(cache)
+        case "kubeconfig":
+            print(cache.kubeconfig)
         case "binaries":
             build_missing(cache, chosen.names or PROGRAMS)
+        case "images":
+            make_images(cache, chosen.names or [recipe.name for recipe in RECIPES])
         case "which":
             print(locate(cache, chosen.name))
         case "apiserver" if chosen.action == "start":

@@ -38,8 +38,7 @@ def start_apiserver(cache: Cache, state: Path, *, die_with_parent: bool = False)
             raise ToolMissing(f"{name} is not built: run `python3 -m e2e.cluster binaries {name}`")
     stop_apiserver(state)
     secure, client, peer = find_free_ports(3)
-    loopback = "127.0.0.1"
-    endpoints = Endpoints(loopback, loopback, secure_port=secure, etcd_port=client, etcd_peer_port=peer)
+    endpoints = Endpoints("127.0.0.1", secure_port=secure, etcd_port=client, etcd_peer_port=peer)
     control = ControlPlane(cache, state, endpoints)
     control.prepare()
     # Without a controller manager no namespace gets its default service account, which this plugin would wait for.
@@ -51,7 +50,7 @@ def start_apiserver(cache: Cache, state: Path, *, die_with_parent: bool = False)
 
 def stop_apiserver(state: Path) -> None:
     """End what start_apiserver started in `state`, and remove its files (those of nobody else)."""
-    ProcessTable(state).stop_all()
+    ProcessTable(state).stop_all(grace_seconds=2.0)
     for folder in ("pki", "etcd", "logs"):
         shutil.rmtree(state / folder, ignore_errors=True)
     (state / "admin.kubeconfig").unlink(missing_ok=True)

@@ -19,18 +19,17 @@ SERVICE_ADDRESS = "10.96.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Addresses and ports of one control plane. `bind` is what the API server listens on, `address` what it tells."""
+    """Addresses and ports of one control plane; the API server listens on `address` alone, etcd on the loopback."""
 
     address: str
-    bind: str
     secure_port: int
     etcd_port: int
     etcd_peer_port: int
 
     @property
     def url(self) -> str:
-        """The API server's URL for programs on this machine."""
-        return f"https://127.0.0.1:{self.secure_port}"
+        """The API server's URL."""
+        return f"https://{self.address}:{self.secure_port}"
 
     @property
     def etcd_url(self) -> str:
@@ -108,7 +107,7 @@ class ControlPlane:
         )
         return [
             f"--etcd-servers={self._endpoints.etcd_url}",
-            f"--bind-address={self._endpoints.bind}",
+            f"--bind-address={self._endpoints.address}",
             f"--advertise-address={self._endpoints.address}",
             f"--secure-port={self._endpoints.secure_port}",
             f"--service-cluster-ip-range={SERVICE_RANGE}",
@@ -123,6 +122,7 @@ class ControlPlane:
             "--allow-privileged=true",
             f"--kubelet-client-certificate={kubelet.certificate}",
             f"--kubelet-client-key={kubelet.key}",
+            f"--kubelet-certificate-authority={ca}",
             "--kubelet-preferred-address-types=InternalIP",
             f"--proxy-client-cert-file={front.certificate}",
             f"--proxy-client-key-file={front.key}",

@@ -1,0 +1,94 @@
+"""containerd of the node: its configuration, and its image store, which outlives the cluster; used by node, images."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster.commands import run, succeeds
+from e2e.cluster.processes import ProcessTable
+
+PAUSE_IMAGE = "localhost/lorafleet/pause:1"
+_NAMESPACE = "k8s.io"
+
+
+@dataclass(frozen=True, slots=True)
+class Containerd:
+    """One containerd: `root` holds images and is kept, `state` belongs to the running cluster."""
+
+    root: Path
+    state: Path
+    cni_config: Path
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self.state / "containerd.sock"
+
+    def start(self, processes: ProcessTable, *, with_kubernetes: bool) -> None:
+        """Start it and wait until it answers; without Kubernetes it adopts nothing of what an earlier run left."""
+        self.state.mkdir(parents=True, exist_ok=True)
+        config = self.state / "containerd.toml"
+        config.write_text(self._config(with_kubernetes=with_kubernetes))
+        processes.start("containerd", ["containerd", "--config", config])
+        processes.wait_until("containerd", lambda: succeeds(self._ctr("version")), timeout_seconds=30)
+
+    def forget_containers(self) -> None:
+        """Remove all containers and what they wrote; images and their unpacked layers stay."""
+        for name in run(self._ctr("containers", "list", "--quiet")).split():
+            run(self._ctr("containers", "remove", name))
+        for line in run(self._ctr("snapshots", "list")).splitlines()[1:]:
+            key, *_, kind = line.split()
+            if kind == "Active":
+                run(self._ctr("snapshots", "remove", key))
+
+    def image_names(self) -> set[str]:
+        """Names of all images in the store."""
+        return set(run(self._ctr("images", "list", "--quiet")).split())
+
+    def import_image(self, archive: Path) -> None:
+        """Load every image of a tar archive (Docker's or the OCI's layout)."""
+        run(self._ctr("images", "import", archive))
+
+    def pull_image(self, source: str, name: str) -> None:
+        """Pull `source` from a registry that speaks plain HTTP, and keep it under `name`.
+
+        Layers that are unpacked are dropped from the content store: they would lie on the disk twice.
+        """
+        run(self._ctr("images", "pull", "--plain-http", source))
+        run(self._ctr("images", "tag", "--force", source, name))
+        run(self._ctr("images", "remove", source))
+        run(self._ctr("content", "prune", "references"))
+
+    def _ctr(self, *words: str | Path) -> list[str | Path]:
+        return ["ctr", "--address", self.socket, "--namespace", _NAMESPACE, *words]
+
+    def _config(self, *, with_kubernetes: bool) -> str:
+        cri = "io.containerd.grpc.v1.cri"
+        disabled = "" if with_kubernetes else f'"{cri}"'
+        return f"""\
+version = 2
+root = "{self.root}"
+state = "{self.state / "run"}"
+disabled_plugins = [{disabled}]
+
+[grpc]
+address = "{self.socket}"
+
+[plugins."{cri}"]
+sandbox_image = "{PAUSE_IMAGE}"
+# Without the right to lower oom_score_adj (a container's root has none) no sandbox would start.
+restrict_oom_score_adj = true
+# Network namespaces lie in the state folder, where their leftovers are found.
+netns_mounts_under_state_dir = true
+# The local cluster's API is the node's only client.
+disable_tcp_service = true
+
+[plugins."{cri}".cni]
+bin_dir = "/usr/lib/cni"
+conf_dir = "{self.cni_config}"
+
+[plugins."{cri}".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins."{cri}".containerd.runtimes.runc.options]
+SystemdCgroup = false
+"""

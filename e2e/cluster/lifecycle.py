@@ -1,0 +1,89 @@
+"""`up` and `down` of the local cluster: the order of things, and nothing else; called by __main__."""
+
+import os
+from pathlib import Path
+
+from e2e.cluster.addons import COREDNS_IMAGE, apply_dns
+from e2e.cluster.archive import ProgramImage, write_archive
+from e2e.cluster.binaries import build_missing, locate
+from e2e.cluster.commands import say, step
+from e2e.cluster.containerd import PAUSE_IMAGE, Containerd
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.leftovers import remove_cluster
+from e2e.cluster.machine import (
+    NODE_PACKAGES,
+    STATIC_PACKAGES,
+    check_disk,
+    hold_machine,
+    install_packages,
+    require_root,
+)
+from e2e.cluster.node import Node
+from e2e.cluster.paths import Cache
+
+_DISK_GIGABYTES = 8  # binaries, Go's caches and a small image or two; `images` checks for its own
+
+
+def bring_up(cache: Cache) -> Path:
+    """Give a Ready cluster and return its kubeconfig; a cluster of the user's own (KUBECONFIG) is only asked.
+
+    A local cluster that already runs is replaced: it comes back empty in about ten seconds.
+    """
+    build_missing(cache, ["kubectl"])
+    if own := os.environ.get("KUBECONFIG"):
+        return _verify_own_cluster(cache, Path(own))
+    require_root()
+    with hold_machine(cache.lock):
+        check_disk(cache.root, _DISK_GIGABYTES, "the local cluster")
+        install_packages((*NODE_PACKAGES, *STATIC_PACKAGES))
+        build_missing(cache)
+        with step("removing what an earlier cluster left"):
+            remove_cluster(cache.state)
+        _start(cache)
+    say(f"cluster is up: export KUBECONFIG={cache.kubeconfig}")
+    return cache.kubeconfig
+
+
+def take_down(cache: Cache) -> None:
+    """End the local cluster and remove everything of it except binaries, images and assets."""
+    require_root()
+    with hold_machine(cache.lock), step("removing the cluster"):
+        remove_cluster(cache.state)
+
+
+def _verify_own_cluster(cache: Cache, kubeconfig: Path) -> Path:
+    kubectl = Kubectl(locate(cache, "kubectl"), kubeconfig)
+    if not kubectl.succeeds("get", "--raw", "/readyz"):
+        raise ClusterError(f"KUBECONFIG={kubeconfig} is set, but its cluster does not answer; unset it for a local one")
+    say(f"using the cluster of KUBECONFIG={kubeconfig}")
+    return kubeconfig
+
+
+def _start(cache: Cache) -> None:
+    cache.state.mkdir(parents=True)
+    node = Node(cache)
+    with step("making certificates and configurations"):
+        node.prepare()
+    with step("starting the control plane"):
+        node.start_control_plane()
+    with step("starting the node"):
+        node.start_workers()
+    with step("starting cluster DNS"):
+        _load_system_images(cache, node.containerd)
+        apply_dns(node.kubectl)
+
+
+def _load_system_images(cache: Cache, containerd: Containerd) -> None:
+    """Pack and load the two images that the node itself needs, unless an earlier cluster left them."""
+    images = [
+        ProgramImage(PAUSE_IMAGE, Path("/bin/busybox"), ("/sleep", "infinity")),
+        ProgramImage(COREDNS_IMAGE, locate(cache, "coredns"), ("/coredns",)),
+    ]
+    present = containerd.image_names()
+    for image in images:
+        if image.name not in present:
+            archive = cache.state / "image.tar"
+            write_archive(image, archive)
+            containerd.import_image(archive)
+            archive.unlink()

@@ -1,0 +1,57 @@
+"""What the local cluster needs of the machine: packages, free disk, sole use; checked before anything is started."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from e2e.cluster.commands import require_tool, run, step, succeeds
+from e2e.cluster.errors import ClusterBusy, ClusterError, DiskTooSmall
+
+NODE_PACKAGES = ("containerd", "runc", "containernetworking-plugins", "iptables", "conntrack", "ipset", "socat")
+IMAGE_PACKAGES = ("buildah", "debootstrap", "docker-registry")
+STATIC_PACKAGES = ("busybox-static",)
+_GIGABYTE = 1_000_000_000
+
+
+def require_root() -> None:
+    """Raise ClusterError unless this process may mount, start containers and install packages."""
+    if os.geteuid() != 0:
+        raise ClusterError("the local cluster needs root (or set KUBECONFIG to use a cluster of your own)")
+
+
+def install_packages(names: tuple[str, ...]) -> None:
+    """Install those Debian packages of `names` that are missing; a second or less when none is."""
+    missing = [name for name in names if not succeeds(["dpkg", "--status", name])]
+    if not missing:
+        return
+    require_tool("apt-get")
+    with step(f"installing {' '.join(missing)}"):
+        quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+        run(["apt-get", "update", "--quiet"], env=quiet)
+        run(["apt-get", "install", "--quiet", "--yes", "--no-install-recommends", *missing], env=quiet)
+
+
+def check_disk(folder: Path, gigabytes: int, purpose: str) -> None:
+    """Raise DiskTooSmall unless the file system of `folder` has `gigabytes` (10^9 bytes) free."""
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if free < gigabytes * _GIGABYTE:
+        raise DiskTooSmall(
+            f"{purpose} needs {gigabytes} GB free under {folder}, which has {free / _GIGABYTE:.1f} GB;"
+            " free some, or point LORAFLEET_CACHE at a larger disk"
+        )
+
+
+@contextmanager
+def hold_machine(lock: Path) -> Iterator[None]:
+    """Hold the machine for one run. Raises ClusterBusy at once when another run, even a user's own, holds it."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as held:
+            raise ClusterBusy(f"another run of the local cluster holds {lock}; wait for it, or end it") from held
+        yield

@@ -1,0 +1,92 @@
+"""buildah with a storage of its own in the cache; the only place that knows buildah's flags. Used by build and base."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster.commands import run, succeeds
+
+_CERTIFICATES = Path("/etc/ssl/certs")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """One `buildah bud`: a Dockerfile, its context and what it is given."""
+
+    image: str
+    dockerfile: Path
+    context: Path
+    arguments: Mapping[str, str]
+    extra_contexts: Mapping[str, Path]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageStore:
+    """Images and their layers in one folder; `logs` gets what the builds print."""
+
+    folder: Path
+    logs: Path
+
+    def has(self, image: str) -> bool:
+        """Whether the store holds an image of that name."""
+        return succeeds(self._buildah("inspect", "--type", "image", image))
+
+    def identify(self, image: str) -> str:
+        """The image's id: changes with its content. Raises CommandFailed when there is none."""
+        return str(json.loads(run(self._buildah("inspect", "--type", "image", image)))["FromImageID"])
+
+    def import_root(self, root: Path, image: str) -> None:
+        """Make a root file system into an image of a single layer."""
+        container = run(self._buildah("from", "scratch")).strip()
+        try:
+            run(self._buildah("add", "--quiet", container, root, "/"))
+            run(self._buildah("commit", "--quiet", container, image))
+        finally:
+            run(self._buildah("rm", container))
+
+    def build(self, request: BuildRequest) -> None:
+        """Build an image; steps whose inputs are unchanged come from the store. Raises CommandFailed.
+
+        The machine's certificates and pip's settings are mounted for the build's duration: no layer keeps them.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        settings = self.folder / "pip.conf"
+        settings.touch(mode=0o600)
+        settings.write_text(pip_settings(os.environ))
+        arguments = [f"--build-arg={name}={value}" for name, value in request.arguments.items()]
+        contexts = [f"--build-context={name}={folder}" for name, folder in request.extra_contexts.items()]
+        mounts = [f"--volume={_CERTIFICATES}:{_CERTIFICATES}:ro", f"--volume={settings}:/etc/pip.conf:ro"]
+        flags = ["--layers", "--pull-never", "--isolation=chroot", "--network=host", f"--tag={request.image}"]
+        command = self._buildah("bud", *flags, *mounts, *arguments, *contexts)
+        log = self.logs / f"{request.image.rpartition('/')[2].replace(':', '-')}.log"
+        run(["nice", *command, f"--file={request.dockerfile}", request.context], log=log)
+
+    def push(self, image: str, destination: str, *, plain_http: bool) -> None:
+        """Push to a registry; layers that it has already are skipped. Over plain HTTP they go uncompressed."""
+        flags = ["--tls-verify=false", "--disable-compression"] if plain_http else []
+        run(self._buildah("push", "--quiet", *flags, image, f"docker://{destination}"))
+
+    def drop_dangling(self) -> None:
+        """Remove images without a name, such as those that a newer build replaced."""
+        run(self._buildah("rmi", "--prune"))
+
+    def _buildah(self, *words: str | Path) -> list[str | Path]:
+        roots: list[str | Path] = [
+            "--root",
+            self.folder / "layers",
+            "--runroot",
+            self.folder / "run",
+            "--storage-driver",
+            "overlay",
+        ]
+        return ["buildah", *roots, *words]
+
+
+def pip_settings(environment: Mapping[str, str]) -> str:
+    """A pip.conf for use inside a build: the machine's certificates, and its index when it names one."""
+    lines = ["[global]", f"cert = {_CERTIFICATES / 'ca-certificates.crt'}"]
+    if index := environment.get("PIP_INDEX_URL"):
+        lines.append(f"index-url = {index}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""What to do: pure decisions. Never awaits, logs, reads a clock, draws randomness or imports kopf or HTTP."""

@@ -1,0 +1,72 @@
+"""What a plan may ask for: a closed set of values that shell/execute.py carries out. Holds no behaviour."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from lorafleet_contracts.resources.adapter import LoraAdapterStatus
+from lorafleet_contracts.resources.pool import LoraPoolStatus
+from lorafleet_contracts.resources.tenant import TenantStatus
+from lorafleet_operator.core.snapshot import InspectionKey, VersionOn
+
+Kind = Literal["LoraPool", "LoraAdapter", "Tenant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Server-side apply one object of our own; `fingerprint` identifies its content."""
+
+    key: str
+    fingerprint: str
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Have one replica fetch and verify an adapter's files. `digest` is the one they must have, if any."""
+
+    key: InspectionKey
+    replica: str
+    uri: str
+    digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Have one version on one replica's GPU tier; `reason` says why there."""
+
+    target: VersionOn
+    uri: str
+    namespace: str
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    """Drain and free one version on one replica."""
+
+    target: VersionOn
+
+
+Action: TypeAlias = Apply | Inspect | Load | Unload
+
+
+@dataclass(frozen=True, slots=True)
+class StatusWrite:
+    """The new status of one of the users' objects (that very one: by uid)."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    uid: str
+    status: LoraPoolStatus | LoraAdapterStatus | TenantStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now, and in how many seconds to look again even if nothing happens (None: no need)."""
+
+    actions: tuple[Action, ...] = ()
+    statuses: tuple[StatusWrite, ...] = ()
+    again_in: float | None = None

@@ -1,0 +1,232 @@
+"""The verdict on one adapter: its status from what was observed. Called by the planning; writes and places nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lorafleet_contracts.admin import Problem
+from lorafleet_contracts.conditions import Condition, ConditionType, Reason, find_condition
+from lorafleet_contracts.resources.adapter import LoraAdapterStatus, Placement, ReplicaCounts, VersionStatus
+from lorafleet_operator.core.admission import refuse_missing_pool
+from lorafleet_operator.core.assessment import Case
+from lorafleet_operator.core.conditions import Draft, Refusal, is_true, settle
+from lorafleet_operator.core.placement import Placed
+from lorafleet_operator.core.problems import does_not_fit, explain, is_transient
+from lorafleet_operator.core.snapshot import Adapter
+from lorafleet_operator.core.verification import Verification
+
+T = ConditionType
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the engines show of one adapter.
+
+    `placed`: where the target version belongs; `resident`: usable replicas that answer with it; `serving`: whether any
+    answers with the version that serves; `failing`: the last problem by replica; `usable`: replicas that serve at all.
+    """
+
+    placed: Placed | None
+    resident: frozenset[str]
+    serving: bool
+    failing: Mapping[str, Problem]
+    usable: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """A verdict in short. `ready` None: not ready, but on the way; False: not ready, and waiting for its owner."""
+
+    ready: bool | None
+    why: Refusal
+    verified: Draft
+    placed: Draft
+    accepted: Draft
+    digest: str | None
+    passing: bool = True
+
+
+def judge_adapter(case: Case, seen: Observed, now: float) -> LoraAdapterStatus | None:
+    """The status to write, or None when the one that stands says the same or nothing newsworthy has happened."""
+    outcome = _decide(case, seen)
+    old = case.adapter.status
+    generation = case.adapter.meta.generation
+    conditions = settle(_drafts(outcome, case, seen), old.conditions, generation, now)
+    new = _compose(case, seen, outcome, conditions)
+    return new if _is_news(old, new, outcome) else None
+
+
+def judge_orphan_adapter(adapter: Adapter, now: float) -> LoraAdapterStatus | None:
+    """The verdict on an adapter whose pool does not exist, or None when it stands already."""
+    case = Case(adapter, refuse_missing_pool(adapter.pool), Verification())
+    return judge_adapter(case, Observed(None, frozenset(), serving=False, failing={}, usable=0), now)
+
+
+def _decide(case: Case, seen: Observed) -> _Outcome:
+    accepted = Draft(T.ACCEPTED, True, Reason.ACCEPTED)
+    unplaced = Draft(T.PLACED, None, Reason.PROGRESSING)
+    standing = None if case.revoked else case.serving
+    if case.denial:
+        verified = Draft(T.VERIFIED, None, case.denial.reason)
+        denied = Draft(T.ACCEPTED, False, case.denial.reason, case.denial.message)
+        return _Outcome(False, case.denial, verified, unplaced, denied, standing)
+    if case.suspended:
+        why = Refusal(Reason.SUSPENDED, "spec.suspend is set")
+        parked = Draft(T.PLACED, False, Reason.SUSPENDED)
+        return _Outcome(False, why, Draft(T.VERIFIED, None, Reason.SUSPENDED), parked, accepted, None)
+    verified = _verified(case, seen)
+    if case.verification.refusal:
+        return _Outcome(False, case.verification.refusal, verified, unplaced, accepted, standing)
+    if case.target is None:
+        why = case.verification.trouble or Refusal(verified.reason, verified.message)
+        return _Outcome(None, why, verified, unplaced, accepted, standing, passing=case.verification.trouble is None)
+    return _decide_placement(case, seen, verified, accepted)
+
+
+def _verified(case: Case, seen: Observed) -> Draft:
+    facts, refusal, trouble = case.verification.facts, case.verification.refusal, case.verification.trouble
+    if refusal:
+        return Draft(T.VERIFIED, False, refusal.reason, refusal.message)
+    if trouble:
+        return Draft(T.VERIFIED, None, trouble.reason, trouble.message)
+    if facts is None and seen.usable == 0:
+        return Draft(T.VERIFIED, None, Reason.AWAITING_REPLICA, "no replica is ready to fetch and verify the files")
+    if facts is None:
+        return Draft(T.VERIFIED, None, Reason.INSPECTING, "a replica fetches and verifies the files")
+    before = find_condition(case.adapter.status.conditions, T.VERIFIED)
+    if facts.warnings is None and before is not None and before.status == "True":
+        return Draft(T.VERIFIED, True, Reason(before.reason), before.message)
+    if facts.warnings:
+        return Draft(T.VERIFIED, True, Reason.VERIFIED_WITH_WARNINGS, "; ".join(facts.warnings))
+    return Draft(T.VERIFIED, True, Reason.VERIFIED)
+
+
+def _decide_placement(case: Case, seen: Observed, verified: Draft, accepted: Draft) -> _Outcome:
+    chosen = [choice.replica for choice in seen.placed.choices] if seen.placed else []
+    if seen.usable == 0:
+        why = Refusal(Reason.NO_REPLICA_READY, "no replica of the pool is ready")
+        waiting = Draft(T.PLACED, None, Reason.AWAITING_REPLICA)
+        return _Outcome(None, why, verified, waiting, accepted, case.serving)
+    if not chosen:
+        facts = case.verification.facts
+        why = does_not_fit(facts.bytes if facts else 0, (seen.placed.most_free if seen.placed else 0) or 0)
+        homeless = Draft(T.PLACED, False, why.reason, why.message)
+        return _Outcome(False, why, verified, homeless, accepted, case.serving)
+    placed = Draft(T.PLACED, True, Reason.PLACED, _shortfall(case, seen, len(chosen)))
+    serves = bool(seen.resident) if case.serving == case.target else _may_flip(chosen, seen)
+    if serves:
+        return _Outcome(True, Refusal(Reason.READY, ""), verified, placed, accepted, case.target)
+    failures = [seen.failing[name] for name in chosen if name in seen.failing]
+    if len(failures) == len(chosen):
+        why = explain(failures[0], case.adapter.spec is not None and case.adapter.spec.source.digest is not None)
+        lasting = not is_transient(failures[0])
+        ready = False if lasting else None
+        return _Outcome(ready, why, verified, placed, accepted, case.serving, passing=False)
+    why = Refusal(Reason.LOADING, "a replica loads the adapter")
+    return _Outcome(None, why, verified, placed, accepted, case.serving)
+
+
+def _may_flip(chosen: list[str], seen: Observed) -> bool:
+    """Routing moves once every chosen replica answers or has failed to, and at least one answers."""
+    answered = [name for name in chosen if name in seen.resident]
+    return bool(answered) and all(name in seen.resident or name in seen.failing for name in chosen)
+
+
+def _shortfall(case: Case, seen: Observed, chosen: int) -> str:
+    wanted = case.adapter.spec.min_replicas if case.adapter.spec else chosen
+    if chosen >= wanted:
+        return ""
+    cause = f"only {seen.usable} ready" if seen.usable < wanted else "the others have no room"
+    return f"on {chosen} of {wanted} wanted replicas: {cause}"
+
+
+def _drafts(outcome: _Outcome, case: Case, seen: Observed) -> list[Draft]:
+    reason, message = outcome.why.reason, outcome.why.message
+    suspended = reason == Reason.SUSPENDED
+    stalled = outcome.ready is False and not suspended
+    if outcome.ready:
+        available = Draft(T.AVAILABLE, True, Reason.READY)
+    elif seen.serving and outcome.digest is not None:
+        available = Draft(T.AVAILABLE, True, Reason.OLD_VERSION_SERVES, f"{outcome.digest} serves")
+    else:
+        available = Draft(T.AVAILABLE, False, Reason.SUSPENDED if suspended else Reason.NOT_SERVING)
+    return [
+        Draft(T.READY, bool(outcome.ready), reason, message),
+        available,
+        outcome.accepted,
+        outcome.verified,
+        outcome.placed,
+        Draft(T.RECONCILING, True, reason, message)
+        if outcome.ready is None
+        else Draft(T.RECONCILING, False, Reason.SUSPENDED if suspended else Reason.RECONCILED),
+        Draft(T.STALLED, True, reason, message) if stalled else Draft(T.STALLED, False, Reason.RECONCILED),
+    ]
+
+
+def _compose(case: Case, seen: Observed, outcome: _Outcome, conditions: list[Condition]) -> LoraAdapterStatus:
+    old, facts = case.adapter.status, case.verification.facts
+    generation = case.adapter.meta.generation
+    choices = seen.placed.choices if seen.placed else ()
+    held = [
+        Placement(replica=each.replica, digest=case.target, reason=each.reason)
+        for each in choices
+        if case.target is not None and each.replica in seen.resident
+    ][:8]
+    versions = [VersionStatus(digest=outcome.digest, state="Serving")] if outcome.digest else []
+    if case.target is not None and case.target != outcome.digest:
+        versions.append(VersionStatus(digest=case.target, state="Loading"))
+    counts = ReplicaCounts(resident=len(seen.resident), desired=len(choices)) if case.target else ReplicaCounts()
+    # What is recorded describes the version that serves; a newer one is recorded when the routing moves to it.
+    if facts is not None and case.target is not None and outcome.digest in (None, case.target):
+        return LoraAdapterStatus(
+            observed_generation=generation,
+            conditions=conditions,
+            digest=outcome.digest,
+            rank=facts.rank,
+            bytes=facts.bytes,
+            target_modules=list(facts.target_modules),
+            verified_digest=facts.digest,
+            verified_generation=generation,
+            replicas=counts,
+            placements=held,
+            versions=versions,
+        )
+    return LoraAdapterStatus(
+        observed_generation=generation,
+        conditions=conditions,
+        digest=outcome.digest,
+        rank=old.rank,
+        bytes=old.bytes,
+        target_modules=old.target_modules,
+        verified_digest=old.verified_digest,
+        verified_generation=old.verified_generation,
+        replicas=old.replicas if outcome.digest else ReplicaCounts(),
+        placements=old.placements if outcome.digest else [],
+        versions=versions,
+    )
+
+
+def _is_news(old: LoraAdapterStatus, new: LoraAdapterStatus, outcome: _Outcome) -> bool:
+    if old.observed_generation == new.observed_generation and outcome.ready is None and outcome.passing:
+        # One word of progress a generation is enough, and what stalled it stands until there is an answer.
+        was_waiting = is_true(old.conditions, T.RECONCILING) or (
+            is_true(old.conditions, T.STALLED) and is_true(old.conditions, T.ACCEPTED)
+        )
+        same_service = is_true(old.conditions, T.AVAILABLE) == is_true(new.conditions, T.AVAILABLE)
+        if was_waiting and same_service and old.digest == new.digest:
+            return False
+    return _verdict(old) != _verdict(new)
+
+
+def _verdict(status: LoraAdapterStatus) -> tuple[object, ...]:
+    """What makes a status worth writing; counts and places are refreshed only along with it."""
+    conditions = tuple((each.type, each.status, each.reason, each.message) for each in status.conditions)
+    return (
+        status.observed_generation,
+        conditions,
+        status.digest,
+        status.verified_digest,
+        status.verified_generation,
+        status.rank,
+        status.bytes,
+        tuple(status.target_modules),
+    )

@@ -1,0 +1,151 @@
+"""The StatefulSet of a pool's engines. Its environment is what the engine's settings read; golden files pin it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lorafleet_contracts.admin import LIVE_PATH, READY_PATH
+from lorafleet_contracts.names import EnginePort
+from lorafleet_contracts.resources.pool import EngineSpec, LoraPoolSpec
+from lorafleet_operator.core.manifests.identity import labels, object_meta, selector_labels, set_name, tokens_name
+from lorafleet_operator.core.manifests.quantities import parse_bytes
+from lorafleet_operator.core.snapshot import EngineDefaults, Meta
+
+USER_ID = 65532
+CACHE_DIR = "/var/cache/lorafleet"
+TOKENS_DIR = "/etc/lorafleet/tokens"
+VOLUMES_DIR = "/volumes"
+DRAIN_SECONDS = 600
+GRACE_SECONDS = DRAIN_SECONDS + 30
+GPU_RESOURCES = "nvidia.com/"
+
+
+def build_stateful_set(pool: Meta, spec: LoraPoolSpec, defaults: EngineDefaults) -> dict[str, Any]:
+    """Replicas with stable names; all start at once, a changed template rolls through them one by one."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": object_meta(pool, set_name(pool.name)),
+        "spec": {
+            "serviceName": set_name(pool.name),
+            "replicas": spec.replicas.min,
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "RollingUpdate"},
+            "selector": {"matchLabels": selector_labels(pool.name)},
+            "template": {"metadata": {"labels": labels(pool.name)}, "spec": _pod(pool, spec, defaults)},
+        },
+    }
+
+
+def resolve_device(engine: EngineSpec) -> str:
+    """`cpu` or `cuda`: Auto takes the GPU that the pod asks for, if any."""
+    if engine.device != "Auto":
+        return engine.device.lower()
+    limits = engine.pod.resources.limits
+    return "cuda" if any(name.startswith(GPU_RESOURCES) for name in limits) else "cpu"
+
+
+def _pod(pool: Meta, spec: LoraPoolSpec, defaults: EngineDefaults) -> dict[str, Any]:
+    wanted = spec.engine.pod
+    pod: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": selector_labels(pool.name)},
+            }
+        ],
+        "containers": [_container(spec, defaults)],
+        "volumes": _volumes(pool, spec),
+    }
+    optional = {
+        "imagePullSecrets": [each.wire() for each in wanted.image_pull_secrets],
+        "nodeSelector": dict(wanted.node_selector),
+        "tolerations": wanted.tolerations,
+        "affinity": wanted.affinity,
+        "runtimeClassName": wanted.runtime_class_name,
+    }
+    return pod | {key: value for key, value in optional.items() if value}
+
+
+def _container(spec: LoraPoolSpec, defaults: EngineDefaults) -> dict[str, Any]:
+    return {
+        "name": "engine",
+        "image": spec.engine.pod.image or defaults.image,
+        "imagePullPolicy": defaults.pull_policy,
+        "env": _environment(spec),
+        "ports": [{"name": port.name.lower(), "containerPort": int(port), "protocol": "TCP"} for port in EnginePort],
+        "resources": {key: value for key, value in spec.engine.pod.resources.wire().items() if value},
+        "startupProbe": _probe(LIVE_PATH, period=2, failures=60),
+        "livenessProbe": _probe(LIVE_PATH, period=10, failures=3),
+        "readinessProbe": _probe(READY_PATH, period=2, failures=2),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": "lorafleet-cache", "mountPath": CACHE_DIR},
+            {"name": "lorafleet-shm", "mountPath": "/dev/shm"},
+            {"name": "lorafleet-tmp", "mountPath": "/tmp"},
+            {"name": "lorafleet-tokens", "mountPath": TOKENS_DIR, "readOnly": True},
+            *(
+                {"name": volume["name"], "mountPath": f"{VOLUMES_DIR}/{volume['name']}", "readOnly": True}
+                for volume in spec.engine.pod.volumes
+            ),
+        ],
+    }
+
+
+def _environment(spec: LoraPoolSpec) -> list[dict[str, str]]:
+    base, engine = spec.base_model, spec.engine
+    ours: Mapping[str, str] = {
+        "LORAFLEET_BASE_NAME": base.name,
+        "LORAFLEET_BASE_ALIASES": ",".join(base.aliases),
+        "LORAFLEET_BASE_URI": base.source.uri,
+        "LORAFLEET_BASE_DIGEST": base.digest or "",
+        "LORAFLEET_DEVICE": resolve_device(engine),
+        "LORAFLEET_DTYPE": engine.dtype,
+        "LORAFLEET_MAX_MODEL_LEN": str(engine.max_model_len),
+        "LORAFLEET_GPU_UTILIZATION_PERCENT": str(engine.memory.gpu_utilization_percent),
+        "LORAFLEET_HOST_CACHE_BYTES": str(parse_bytes(engine.memory.host_cache)),
+        "LORAFLEET_DISK_CACHE_BYTES": str(parse_bytes(engine.memory.disk_cache)),
+        "LORAFLEET_DISK_CACHE_DIR": CACHE_DIR,
+        "LORAFLEET_VOLUMES_DIR": VOLUMES_DIR,
+        "LORAFLEET_TOKENS_DIR": TOKENS_DIR,
+        "LORAFLEET_DRAIN_SECONDS": str(DRAIN_SECONDS),
+    }
+    theirs = {each.name: each.value for each in engine.pod.env}
+    return [{"name": name, "value": value} for name, value in {**ours, **theirs}.items() if value or name in theirs]
+
+
+def _volumes(pool: Meta, spec: LoraPoolSpec) -> list[dict[str, Any]]:
+    memory = spec.engine.memory
+    return [
+        {"name": "lorafleet-cache", "emptyDir": {"sizeLimit": memory.disk_cache}},
+        {"name": "lorafleet-shm", "emptyDir": {"medium": "Memory", "sizeLimit": memory.host_cache}},
+        {"name": "lorafleet-tmp", "emptyDir": {}},
+        {"name": "lorafleet-tokens", "secret": {"secretName": tokens_name(pool.name)}},
+        *spec.engine.pod.volumes,
+    ]
+
+
+def _probe(path: str, period: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": EnginePort.STATE.name.lower()},
+        "periodSeconds": period,
+        "timeoutSeconds": 2,
+        "failureThreshold": failures,
+    }

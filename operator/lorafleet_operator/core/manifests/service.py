@@ -1,0 +1,22 @@
+"""The headless Service of a set of engines: stable names, and the EndpointSlices that gateways read."""
+
+from typing import Any
+
+from lorafleet_contracts.names import EnginePort
+from lorafleet_operator.core.manifests.identity import object_meta, selector_labels, set_name
+from lorafleet_operator.core.snapshot import Meta
+
+
+def build_service(pool: Meta) -> dict[str, Any]:
+    """Only ready engines are published: a lost one leaves routing as soon as its probe fails."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": object_meta(pool, set_name(pool.name)),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": False,
+            "selector": selector_labels(pool.name),
+            "ports": [{"name": port.name.lower(), "port": int(port), "protocol": "TCP"} for port in EnginePort],
+        },
+    }

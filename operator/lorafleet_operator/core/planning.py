@@ -1,0 +1,141 @@
+"""Composition only: one snapshot in, one plan out. The pool's task, the orphan task and the planner CLI call it."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from lorafleet_contracts.admin import VersionPhase
+from lorafleet_contracts.names import version_key
+from lorafleet_contracts.resources.pool import LoraPoolSpec
+from lorafleet_operator.core.actions import Apply, Inspect, Plan, StatusWrite
+from lorafleet_operator.core.adapters import Observed, judge_adapter, judge_orphan_adapter
+from lorafleet_operator.core.assessment import Case, assess
+from lorafleet_operator.core.manifests.engine import build_stateful_set
+from lorafleet_operator.core.manifests.identity import fingerprint
+from lorafleet_operator.core.manifests.service import build_service
+from lorafleet_operator.core.manifests.tokens import build_tokens
+from lorafleet_operator.core.pools import judge_pool, refuse_pool
+from lorafleet_operator.core.residency import Layout, lay_out, load_of
+from lorafleet_operator.core.snapshot import OrphanSnapshot, PoolSnapshot, Replica
+from lorafleet_operator.core.tenants import index_adapters, judge_orphan_tenant, judge_tenant, next_expiry
+
+
+def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
+    """Everything that is due for one pool at epoch second `now`; the same snapshot always gives the same plan.
+
+    A pool that is being deleted gets an empty plan: its objects go with it.
+    """
+    pool = snapshot.pool
+    if pool.meta.deleting:
+        return Plan()
+    refusal = refuse_pool(pool, snapshot.cluster_wide)
+    verdict = judge_pool(snapshot, refusal, now)
+    meta = pool.meta
+    writes = [StatusWrite("LoraPool", meta.namespace, meta.name, meta.uid, verdict)] if verdict else []
+    if pool.spec is None:
+        return Plan(statuses=tuple(writes))
+    cases = assess(snapshot, pool.spec)
+    layout = lay_out(cases, snapshot, now)
+    inspections, inspect_due = _inspections(cases, snapshot, now)
+    writes += _adapter_writes(cases, snapshot, layout, now)
+    writes += _tenant_writes(snapshot, pool.spec, now)
+    moments = [each for each in (layout.due, inspect_due, next_expiry(snapshot.tenants, now)) if each is not None]
+    return Plan(
+        actions=(*([] if refusal else _applies(snapshot, pool.spec)), *inspections, *layout.actions),
+        statuses=tuple(writes),
+        again_in=max(min(moments) - now, 0.0) if moments else None,
+    )
+
+
+def plan_orphans(snapshot: OrphanSnapshot, now: float) -> Plan:
+    """Verdicts for adapters and tenants whose pool does not exist; there is nothing to do for them."""
+    writes = []
+    for adapter in snapshot.adapters:
+        meta, status = adapter.meta, judge_orphan_adapter(adapter, now)
+        if status and not meta.deleting:
+            writes.append(StatusWrite("LoraAdapter", meta.namespace, meta.name, meta.uid, status))
+    for tenant in snapshot.tenants:
+        meta, verdict = tenant.meta, judge_orphan_tenant(tenant, now)
+        if verdict and not meta.deleting:
+            writes.append(StatusWrite("Tenant", meta.namespace, meta.name, meta.uid, verdict))
+    return Plan(statuses=tuple(writes))
+
+
+def _applies(snapshot: PoolSnapshot, spec: LoraPoolSpec) -> list[Apply]:
+    """Our own objects that the API server is not known to hold as they should be; the Secret before its users."""
+    meta = snapshot.pool.meta
+    manifests = (
+        build_tokens(meta, snapshot.tokens),
+        build_service(meta),
+        build_stateful_set(meta, spec, snapshot.defaults),
+    )
+    applies = []
+    for manifest in manifests:
+        key, mark = f"{manifest['kind']}/{manifest['metadata']['name']}", fingerprint(manifest)
+        if snapshot.applied.get(key) != mark:
+            applies.append(Apply(key, mark, manifest))
+    return applies
+
+
+def _inspections(cases: Sequence[Case], snapshot: PoolSnapshot, now: float) -> tuple[list[Inspect], float | None]:
+    """Inspections that are due, each on the replica with the fewest running (then the fewest bytes)."""
+    usable = [each for each in snapshot.replicas if each.usable]
+    busy = Counter(snapshot.memory.inspecting.values())
+    inspections: list[Inspect] = []
+    moments: list[float] = []
+    for case in sorted(cases, key=lambda each: (each.adapter.meta.created, each.adapter.meta.uid)):
+        due, spec = case.verification.due, case.adapter.spec
+        if due is None or spec is None or case.denial or case.suspended or not usable:
+            continue
+        if due > now:
+            moments.append(due)
+            continue
+        replica = min(usable, key=lambda each: (busy[each.name], _bytes_used(each), each.name))
+        busy[replica.name] += 1
+        inspections.append(Inspect(case.inspection, replica.name, spec.source.uri, spec.source.digest))
+    return inspections, min(moments, default=None)
+
+
+def _bytes_used(replica: Replica) -> int:
+    return replica.state.memory.adapters_used if replica.state and replica.state.memory else 0
+
+
+def _adapter_writes(cases: Sequence[Case], snapshot: PoolSnapshot, layout: Layout, now: float) -> list[StatusWrite]:
+    usable = [each for each in snapshot.replicas if each.usable]
+    resident: dict[str, set[str]] = {}
+    for replica in usable:
+        for version in replica.state.versions if replica.state else []:
+            if version.phase == VersionPhase.RESIDENT:
+                resident.setdefault(version.key, set()).add(replica.name)
+    writes = []
+    for case in cases:
+        meta = case.adapter.meta
+        status = judge_adapter(case, _observe(case, snapshot, usable, layout, resident), now)
+        if status:
+            writes.append(StatusWrite("LoraAdapter", meta.namespace, meta.name, meta.uid, status))
+    return writes
+
+
+def _observe(
+    case: Case, snapshot: PoolSnapshot, usable: Sequence[Replica], layout: Layout, resident: dict[str, set[str]]
+) -> Observed:
+    uid, target = case.adapter.meta.uid, case.target
+    serving = case.serving is not None and bool(resident.get(version_key(uid, case.serving)))
+    if target is None:
+        return Observed(None, frozenset(), serving, {}, len(usable))
+    key = version_key(uid, target)
+    attempts = ((each.name, snapshot.memory.loads.get(load_of(each, uid, target))) for each in usable)
+    failing = {name: each.problem for name, each in attempts if each and each.problem and not each.pending}
+    return Observed(layout.placed.get(key), frozenset(resident.get(key, ())), serving, failing, len(usable))
+
+
+def _tenant_writes(snapshot: PoolSnapshot, spec: LoraPoolSpec, now: float) -> list[StatusWrite]:
+    index = index_adapters([each for each in snapshot.adapters if not each.meta.deleting])
+    writes = []
+    for tenant in snapshot.tenants:
+        meta = tenant.meta
+        if meta.deleting:
+            continue
+        status = judge_tenant(tenant, (snapshot.pool.meta, spec), index, snapshot.namespaces, now)
+        if status:
+            writes.append(StatusWrite("Tenant", meta.namespace, meta.name, meta.uid, status))
+    return writes

@@ -1,0 +1,192 @@
+"""All that a plan may know, frozen at one moment. Built by shell/observe.py, the planner and tests; decides nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from lorafleet_contracts.admin import AdapterReport, EngineState, Problem, VersionPhase
+from lorafleet_contracts.names import version_key
+from lorafleet_contracts.resources.adapter import LoraAdapterSpec, LoraAdapterStatus
+from lorafleet_contracts.resources.pool import LoraPoolSpec, LoraPoolStatus
+from lorafleet_contracts.resources.tenant import TenantSpec, TenantStatus
+
+HOLDING = frozenset({VersionPhase.FETCHING, VersionPhase.LOADING, VersionPhase.RESIDENT})
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """Identity of an API object. `created` is the server's RFC 3339 timestamp (sorts as text)."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    created: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A LoraPool. `spec` is None when it can't be read; `invalid` then says why."""
+
+    meta: Meta
+    spec: LoraPoolSpec | None
+    status: LoraPoolStatus
+    invalid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoraAdapter. `pool` is the (namespace, name) it points to; `spec` is None when it can't be read."""
+
+    meta: Meta
+    pool: tuple[str, str]
+    spec: LoraAdapterSpec | None
+    status: LoraAdapterStatus
+    invalid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A Tenant. `pool` is the (namespace, name) it points to; `spec` is None when it can't be read."""
+
+    meta: Meta
+    pool: tuple[str, str]
+    spec: TenantSpec | None
+    status: TenantStatus
+    invalid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One engine pod and the last state its engine told (None: never reached).
+
+    `ready` is the pod's Ready condition, `current` whether it runs the newest template; `waiting` and `message` are
+    the container's (or scheduler's) reason and words for not running.
+    """
+
+    name: str
+    ready: bool
+    deleting: bool
+    current: bool
+    state: EngineState | None
+    waiting: str = ""
+    message: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it serves and may be given work."""
+        state = self.state
+        return (
+            self.ready
+            and not self.deleting
+            and state is not None
+            and state.ready
+            and not state.draining
+            and state.memory is not None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A call of the admin port as the pool's task remembers it: still `pending`, or ended at `at` (epoch seconds).
+
+    `failures` counts failed calls in a row; `problem` is the last failure, `report` an inspection's findings, `reason`
+    why a load went to this replica.
+    """
+
+    pending: bool
+    at: float
+    failures: int = 0
+    problem: Problem | None = None
+    report: AdapterReport | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class InspectionKey:
+    """One generation of one adapter."""
+
+    uid: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class VersionOn:
+    """One version on one life of one replica."""
+
+    replica: str
+    boot_id: str
+    uid: str
+    digest: str
+
+    @property
+    def version(self) -> str:
+        """`{uid}@{digest}`."""
+        return version_key(self.uid, self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the pool's task remembers of its own calls: a cache, never authority.
+
+    `inspecting` says on which replica a pending inspection runs.
+    """
+
+    inspections: Mapping[InspectionKey, Attempt] = field(default_factory=lambda: MappingProxyType({}))
+    inspecting: Mapping[InspectionKey, str] = field(default_factory=lambda: MappingProxyType({}))
+    loads: Mapping[VersionOn, Attempt] = field(default_factory=lambda: MappingProxyType({}))
+    unloads: Mapping[VersionOn, Attempt] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The pool's StatefulSet as it is: `settled` when its controller has rolled the newest template out."""
+
+    replicas: int
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDefaults:
+    """The operator's settings for engine pods."""
+
+    image: str
+    pull_policy: str = "IfNotPresent"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTokens:
+    """Accepted bearer tokens by port name, current first. Never printed."""
+
+    by_port: Mapping[str, tuple[str, ...]] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    """One pool and everything that its task decides about.
+
+    `namespaces` maps names to labels; `applied` maps "Kind/name" to the fingerprint of what the API server is known
+    to hold (absent: unknown or changed by others). `cluster_wide` is False when the operator sees some namespaces only.
+    """
+
+    pool: Pool
+    adapters: tuple[Adapter, ...]
+    tenants: tuple[Tenant, ...]
+    replicas: tuple[Replica, ...]
+    namespaces: Mapping[str, Mapping[str, str]]
+    defaults: EngineDefaults
+    tokens: PoolTokens
+    workload: Workload | None = None
+    applied: Mapping[str, str] = field(default_factory=dict)
+    memory: Memory = Memory()
+    cluster_wide: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanSnapshot:
+    """Adapters and tenants whose pool does not exist."""
+
+    adapters: tuple[Adapter, ...]
+    tenants: tuple[Tenant, ...]

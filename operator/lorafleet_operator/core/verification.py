@@ -1,0 +1,102 @@
+"""What is known of an adapter's files, and whether the pool can serve them. Called by the planning; asks nobody."""
+
+from dataclasses import dataclass
+
+from lorafleet_contracts.admin import AdapterReport
+from lorafleet_contracts.conditions import Reason
+from lorafleet_contracts.resources.pool import LoraPoolSpec
+from lorafleet_operator.core.conditions import Refusal
+from lorafleet_operator.core.problems import explain, is_transient, retry_at
+from lorafleet_operator.core.snapshot import Adapter, Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What verified files hold; `bytes` once packed. `warnings` None: taken from the status, which keeps none."""
+
+    digest: str
+    bytes: int
+    rank: int
+    target_modules: tuple[str, ...]
+    warnings: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The state of knowledge. At most one of `facts` and `refusal` counts; `trouble` is passing.
+
+    `due`: epoch second from which an inspection may start (None: none is wanted or one runs).
+    """
+
+    facts: Facts | None = None
+    refusal: Refusal | None = None
+    trouble: Refusal | None = None
+    due: float | None = None
+
+
+def verify(adapter: Adapter, spec: LoraPoolSpec, attempt: Attempt | None) -> Verification:
+    """Judge an accepted adapter by its status or by what inspection told about this generation."""
+    facts = _recorded(adapter)
+    if facts is not None:
+        return _judge(facts, "", spec)
+    if attempt is None:
+        return Verification(due=0.0)
+    if attempt.report is not None:
+        return _judge(_facts_of(attempt.report), attempt.report.base, spec)
+    due = None if attempt.pending else retry_at(attempt)
+    if attempt.problem is None:
+        return Verification(due=due)
+    declared = adapter.spec is not None and adapter.spec.source.digest is not None
+    told = explain(attempt.problem, declared)
+    if is_transient(attempt.problem):
+        return Verification(trouble=told if attempt.failures > 1 else None, due=due)
+    return Verification(refusal=told, due=due)
+
+
+def undeclared(base: str) -> bool:
+    """Whether an adapter's `base_model_name_or_path` names no published model: empty, or a path of some machine."""
+    return not base or base[0] in "/.~"
+
+
+def _recorded(adapter: Adapter) -> Facts | None:
+    status = adapter.status
+    if status.verified_generation != adapter.meta.generation or status.verified_digest is None:
+        return None
+    return Facts(
+        digest=status.verified_digest,
+        bytes=status.bytes or 0,
+        rank=status.rank or 0,
+        target_modules=tuple(status.target_modules),
+        warnings=None,
+    )
+
+
+def _facts_of(report: AdapterReport) -> Facts:
+    warnings = tuple(report.warnings)
+    if undeclared(report.base):
+        warnings += (f"BaseUndeclared: adapter_config.json names no published base (but {report.base!r})",)
+    return Facts(report.digest, report.bytes, report.rank, tuple(sorted(report.target_modules)), warnings)
+
+
+def _judge(facts: Facts, base: str, spec: LoraPoolSpec) -> Verification:
+    names = (spec.base_model.name, *spec.base_model.aliases)
+    if not undeclared(base) and base not in names:
+        return Verification(
+            facts,
+            Refusal(
+                Reason.BASE_MISMATCH,
+                f"the adapter was trained on {base!r}, the pool serves {', '.join(names)}. Point poolRef to that "
+                "base's pool, or list the name in the pool's baseModel.aliases",
+            ),
+        )
+    foreign = sorted(set(facts.target_modules) - set(spec.target_modules))
+    if foreign:
+        return Verification(
+            facts,
+            Refusal(
+                Reason.TARGET_MODULE_NOT_ALLOWED,
+                f"the adapter changes {', '.join(foreign)}; the pool allows {', '.join(spec.target_modules)}. "
+                "Train without them, or extend the pool's targetModules",
+            ),
+        )
+    return Verification(facts)

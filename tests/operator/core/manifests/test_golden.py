@@ -1,0 +1,95 @@
+"""The objects of a pool, compared with golden files. LORAFLEET_REGOLD=1 rewrites the files; then read the diff."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lorafleet_contracts.resources.pool import LoraPoolSpec
+from lorafleet_operator.core.manifests.engine import build_stateful_set, resolve_device
+from lorafleet_operator.core.manifests.quantities import parse_bytes
+from lorafleet_operator.core.manifests.service import build_service
+from lorafleet_operator.core.manifests.tokens import build_tokens
+from lorafleet_operator.core.snapshot import EngineDefaults
+from tests.support.fleet import TOKENS, make_meta, make_pool
+
+GOLDEN = Path(__file__).parent / "golden"
+DEFAULTS = EngineDefaults("registry.test/lorafleet-engine:1")
+GPU: dict[str, Any] = {
+    "baseModel": {
+        "name": "qwen2.5-7b",
+        "aliases": ["qwen", "qwen7"],
+        "source": {"uri": "pvc://models/qwen"},
+        "digest": f"sha256:{'a' * 64}",
+    },
+    "replicas": {"min": 3},
+    "engine": {
+        "memory": {"hostCache": "64Gi", "diskCache": "1.5Ti", "gpuUtilizationPercent": 90},
+        "pod": {
+            "image": "registry.test/own:2",
+            "imagePullSecrets": [{"name": "pull"}],
+            "resources": {"limits": {"nvidia.com/gpu": "1", "memory": "96Gi"}, "requests": {"cpu": "8"}},
+            "nodeSelector": {"gpu": "h200"},
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {}},
+            "runtimeClassName": "nvidia",
+            "volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models", "readOnly": True}}],
+            "env": [
+                {"name": "LORAFLEET_LOG_LEVEL", "value": "DEBUG"},
+                {"name": "LORAFLEET_DRAIN_SECONDS", "value": "5"},
+            ],
+        },
+    },
+}
+
+
+def spec_of(**spec: Any) -> LoraPoolSpec:
+    """The spec of a test pool."""
+    found = make_pool(**spec).spec
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "manifest"),
+    [
+        ("statefulset-small", build_stateful_set(make_meta("smol"), spec_of(), DEFAULTS)),
+        ("statefulset-gpu", build_stateful_set(make_meta("qwen", "serving"), spec_of(**GPU), DEFAULTS)),
+        ("service", build_service(make_meta("smol"))),
+        ("tokens", build_tokens(make_meta("smol"), TOKENS)),
+    ],
+)
+def test_manifest(name: str, manifest: dict[str, Any]) -> None:
+    path = GOLDEN / f"{name}.yaml"
+    if os.environ.get("LORAFLEET_REGOLD"):
+        path.write_text(yaml.safe_dump(manifest, sort_keys=False))
+    assert yaml.safe_load(path.read_text()) == manifest
+
+
+@pytest.mark.parametrize(
+    ("engine", "device"),
+    [
+        ({}, "cpu"),
+        ({"device": "CUDA"}, "cuda"),
+        ({"device": "CPU", "pod": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}}, "cpu"),
+        ({"pod": {"resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}}}}, "cuda"),
+        ({"pod": {"resources": {"requests": {"nvidia.com/gpu": "1"}}}}, "cpu"),
+    ],
+)
+def test_auto_takes_the_gpu_that_the_pod_asks_for(engine: dict[str, Any], device: str) -> None:
+    assert resolve_device(spec_of(engine=engine).engine) == device
+
+
+@pytest.mark.parametrize(
+    ("quantity", "expected"), [("10", 10), ("1k", 1000), ("1.5Gi", 1610612736), ("2Ti", 2 * 1024**4), ("0.5M", 500_000)]
+)
+def test_quantities(quantity: str, expected: int) -> None:
+    assert parse_bytes(quantity) == expected
+
+
+@pytest.mark.parametrize("quantity", ["", "Gi", "1Gib", "1iG", "x"])
+def test_what_is_no_quantity(quantity: str) -> None:
+    with pytest.raises(ValueError, match=r"quantity|literal|Invalid"):
+        parse_bytes(quantity)

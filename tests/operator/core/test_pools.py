@@ -1,0 +1,114 @@
+"""What a pool's status says of its replicas."""
+
+from dataclasses import replace
+
+import pytest
+
+from lorafleet_contracts.admin import BaseState, Problem, ProblemCode
+from lorafleet_contracts.conditions import ConditionType, find_condition
+from lorafleet_contracts.resources.pool import LoraPoolStatus
+from lorafleet_operator.core.pools import judge_pool, refuse_pool
+from lorafleet_operator.core.snapshot import PoolSnapshot, Replica, Workload
+from tests.support.fleet import NOW, make_pool, make_replica, make_snapshot, make_state
+
+TWO = {"replicas": {"min": 2}}
+
+
+def judge(snapshot: PoolSnapshot) -> LoraPoolStatus | None:
+    """The verdict as the planning asks for it."""
+    return judge_pool(snapshot, refuse_pool(snapshot.pool, snapshot.cluster_wide), NOW)
+
+
+def fleet(*replicas: Replica, status: LoraPoolStatus | None = None, settled: bool = True) -> PoolSnapshot:
+    """A pool of two replicas."""
+    return make_snapshot(
+        pool=make_pool(status=status, **TWO), replicas=replicas, workload=Workload(replicas=2, settled=settled)
+    )
+
+
+def words(status: LoraPoolStatus | None) -> dict[str, tuple[str, str]]:
+    """type -> (status, reason)."""
+    assert status is not None
+    return {each.type: (each.status, each.reason) for each in status.conditions}
+
+
+def test_a_starting_pool_is_on_its_way_and_not_degraded() -> None:
+    told = words(judge(fleet(make_replica(0))))
+    assert told["Ready"] == ("True", "Ready")
+    assert told["Reconciling"] == ("True", "Progressing")
+    assert told["Degraded"] == ("False", "Progressing")
+
+
+def test_a_full_pool_is_redundant_and_shows_counts_and_budget() -> None:
+    small = make_state(budget=7)
+    status = judge(fleet(make_replica(0), make_replica(1, small)))
+    assert words(status)["Degraded"] == ("False", "FullyRedundant")
+    assert words(status)["Reconciling"] == ("False", "Reconciled")
+    assert status is not None
+    assert (status.replicas, status.ready_replicas, status.sets[0].ready) == (2, 2, 2)
+    assert status.budget is not None
+    assert status.budget.adapters == 7
+    assert status.selector == "lorafleet.io/pool=smol,lorafleet.io/set=shared"
+
+
+def test_losing_one_of_two_is_a_lost_redundancy_and_losing_both_is_not_ready() -> None:
+    full = judge(fleet(make_replica(0), make_replica(1)))
+    one = judge(fleet(make_replica(0), make_replica(1, ready=False), status=full))
+    assert words(one)["Degraded"] == ("True", "RedundancyLost")
+    assert words(one)["Ready"][0] == "True"
+    none = judge(fleet(make_replica(0, ready=False), make_replica(1, ready=False), status=one))
+    assert words(none)["Ready"] == ("False", "NoReplicaReady")
+    assert none is not None
+    assert none.budget is not None
+
+
+def test_a_rollout_is_progress_and_old_replicas_do_not_make_the_new_spec_ready() -> None:
+    told = words(judge(fleet(make_replica(0, current=False), make_replica(1, current=False), settled=False)))
+    assert told["Ready"] == ("False", "NoReplicaReady")
+    assert told["Reconciling"][0] == "True"
+
+
+@pytest.mark.parametrize("waiting", ["CrashLoopBackOff", "ImagePullBackOff", "Unschedulable"])
+def test_a_stuck_pod_stalls_the_pool_with_its_own_words(waiting: str) -> None:
+    stuck = Replica("smol-shared-0", False, False, True, None, waiting, "no such file: config.json")
+    status = judge(fleet(stuck))
+    assert words(status)["Stalled"] == ("True", "NoReplicaReady")
+    assert status is not None
+    message = find_condition(status.conditions, ConditionType.READY).message  # type: ignore[union-attr]
+    assert message == f"replica smol-shared-0 is in {waiting}: no such file: config.json"
+
+
+def test_a_pod_that_just_starts_is_not_stuck() -> None:
+    starting = Replica("smol-shared-0", False, False, True, None, "ContainerCreating")
+    assert words(judge(fleet(starting)))["Stalled"][0] == "False"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(ProblemCode.DOES_NOT_FIT, "BaseDoesNotFit"), (ProblemCode.SOURCE_UNREACHABLE, "NoReplicaReady")],
+)
+def test_the_engines_own_problem_with_the_base_is_told(code: ProblemCode, reason: str) -> None:
+    problem = Problem(title="base", status=500, code=code, detail="the base needs 15 GB")
+    state = make_state(ready=False, memory=None, base=BaseState(name="smollm2", problem=problem))
+    status = judge(fleet(make_replica(0, state, ready=False)))
+    assert words(status)["Stalled"] == ("True", reason)
+
+
+def test_the_same_verdict_is_not_written_again() -> None:
+    snapshot = fleet(make_replica(0), make_replica(1))
+    assert judge(fleet(make_replica(0), make_replica(1), status=judge(snapshot))) is None
+
+
+def test_refusals() -> None:
+    assert refuse_pool(make_pool(), cluster_wide=False) is None
+    selector = make_pool(allowedNamespaces={"from": "Selector", "selector": {}})
+    assert refuse_pool(selector, cluster_wide=True) is None
+    assert refuse_pool(selector, cluster_wide=False) is not None
+    base = {"name": "smollm2", "source": {"uri": "pvc://models/base"}}
+    assert refuse_pool(make_pool(baseModel=base), cluster_wide=True) is not None
+    volume = {"pod": {"volumes": [{"name": "models", "emptyDir": {}}]}}
+    assert refuse_pool(make_pool(baseModel=base, engine=volume), cluster_wide=True) is None
+    unreadable = replace(make_pool(), spec=None, invalid="spec.x: unknown")
+    status = judge(make_snapshot(pool=unreadable))
+    assert words(status)["Accepted"] == ("False", "Invalid")
+    assert words(status)["Stalled"] == ("True", "Invalid")

@@ -1,0 +1,174 @@
+"""Builds snapshots for tests of the operator's core, and carries plans out on them as perfect engines would.
+
+Called by tests only. Everything has a default, so that a test names what it is about.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from lorafleet_contracts.admin import (
+    AdapterReport,
+    BaseState,
+    EngineState,
+    MemoryState,
+    Tier,
+    VersionPhase,
+    VersionState,
+)
+from lorafleet_contracts.resources.adapter import LoraAdapterSpec, LoraAdapterStatus
+from lorafleet_contracts.resources.pool import LoraPoolSpec, LoraPoolStatus
+from lorafleet_contracts.resources.tenant import TenantSpec, TenantStatus
+from lorafleet_operator.core.actions import Apply, Inspect, Load, Plan, Unload
+from lorafleet_operator.core.snapshot import (
+    Adapter,
+    Attempt,
+    EngineDefaults,
+    Memory,
+    Meta,
+    Pool,
+    PoolSnapshot,
+    PoolTokens,
+    Replica,
+    Tenant,
+    Workload,
+)
+
+NOW = 1_800_000_000.0
+SIZE = 1000
+PREFIX = "http://assets/"
+TOKENS = PoolTokens({"admin": ("a1",), "serving": ("s1", "s0"), "state": ("t1",)})
+
+
+def digest_of(text: str) -> str:
+    """A digest that only depends on `text`."""
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def make_meta(name: str, namespace: str = "demo", **changes: Any) -> Meta:
+    """Metadata whose uid and age follow from the name."""
+    fields: dict[str, Any] = {"uid": f"uid-{namespace}-{name}", "generation": 1, "created": "2026-11-30T00:00:00Z"}
+    return Meta(namespace=namespace, name=name, **{**fields, **changes})
+
+
+def make_pool(name: str = "smol", namespace: str = "demo", status: LoraPoolStatus | None = None, **spec: Any) -> Pool:
+    """A pool that allows http://assets/."""
+    wanted = {
+        "baseModel": {"name": "smollm2", "source": {"uri": "http://assets/base"}},
+        "sources": {"allow": [{"prefix": PREFIX}]},
+        **spec,
+    }
+    return Pool(make_meta(name, namespace), LoraPoolSpec.model_validate(wanted), status or LoraPoolStatus())
+
+
+def make_adapter(name: str, namespace: str = "demo", meta: Mapping[str, Any] | None = None, **spec: Any) -> Adapter:
+    """An adapter of pool demo/smol from http://assets/NAME."""
+    wanted = {"poolRef": {"name": "smol", "namespace": "demo"}, "source": {"uri": f"{PREFIX}{name}"}, **spec}
+    return Adapter(
+        make_meta(name, namespace, **(meta or {})),
+        ("demo", "smol"),
+        LoraAdapterSpec.model_validate(wanted),
+        LoraAdapterStatus(),
+    )
+
+
+def make_tenant(name: str, namespace: str = "demo", **spec: Any) -> Tenant:
+    """A tenant of pool demo/smol with one key."""
+    wanted = {
+        "poolRef": {"name": "smol", "namespace": "demo"},
+        "apiKeys": [{"id": "k1", "sha256": "0" * 64}],
+        **spec,
+    }
+    return Tenant(make_meta(name, namespace), ("demo", "smol"), TenantSpec.model_validate(wanted), TenantStatus())
+
+
+def make_state(*versions: VersionState, budget: int = 10 * SIZE, **changes: Any) -> EngineState:
+    """A ready engine's state with these versions."""
+    used = sum(each.bytes for each in versions if each.phase in (VersionPhase.RESIDENT, VersionPhase.DRAINING))
+    memory = MemoryState(
+        total=100 * SIZE, weights=50, activations=5, adapters=budget, adapters_used=used, kv=0, kv_tokens=64,
+        kv_tokens_used=0,
+    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "boot_id": "boot-1", "seq": 1, "full": True, "ready": True, "draining": False,
+        "base": BaseState(name="smollm2"), "memory": memory, "versions": list(versions),
+    }  # fmt: skip
+    return EngineState(**{**fields, **changes})
+
+
+def make_version(uid: str, digest: str, phase: VersionPhase = VersionPhase.RESIDENT, size: int = SIZE) -> VersionState:
+    """One version on a replica."""
+    return VersionState(uid=uid, digest=digest, tier=Tier.GPU, phase=phase, bytes=size, rank=8)
+
+
+def make_replica(index: int = 0, state: EngineState | None = None, **changes: Any) -> Replica:
+    """A ready replica, empty unless a state is given."""
+    fields: dict[str, Any] = {"ready": True, "deleting": False, "current": True}
+    return Replica(name=f"smol-shared-{index}", state=state or make_state(), **{**fields, **changes})
+
+
+def make_snapshot(**changes: Any) -> PoolSnapshot:
+    """One pool with one ready replica."""
+    fields: dict[str, Any] = {
+        "pool": make_pool(),
+        "adapters": (),
+        "tenants": (),
+        "replicas": (make_replica(),),
+        "namespaces": {"demo": {}},
+        "defaults": EngineDefaults("registry/engine:1"),
+        "tokens": TOKENS,
+        "workload": Workload(replicas=1, settled=True),
+    }
+    return PoolSnapshot(**{**fields, **changes})
+
+
+def report_for(uri: str, size: int = SIZE, **changes: Any) -> AdapterReport:
+    """What a good adapter's inspection finds."""
+    fields: dict[str, Any] = {
+        "digest": digest_of(uri), "bytes": size, "rank": 8, "target_modules": ["q_proj", "v_proj"], "base": "smollm2",
+    }  # fmt: skip
+    return AdapterReport(**{**fields, **changes})
+
+
+def carry_out(
+    snapshot: PoolSnapshot, plan: Plan, now: float = NOW, sizes: Mapping[str, int] | None = None
+) -> PoolSnapshot:
+    """The snapshot after everything in the plan has worked. `sizes` maps adapter uids to packed bytes."""
+    sizes = sizes or {}
+    inspections, applied = dict(snapshot.memory.inspections), dict(snapshot.applied)
+    loads = dict(snapshot.memory.loads)
+    states = {each.name: each.state for each in snapshot.replicas}
+    for action in plan.actions:
+        match action:
+            case Apply():
+                applied[action.key] = action.fingerprint
+            case Inspect():
+                report = report_for(action.uri, sizes.get(action.key.uid, SIZE))
+                inspections[action.key] = Attempt(pending=False, at=now, report=report)
+            case Load() | Unload():
+                state = states[action.target.replica]
+                assert state is not None
+                assert state.memory is not None
+                versions = [each for each in state.versions if each.key != action.target.version]
+                if isinstance(action, Load):
+                    loads[action.target] = Attempt(pending=False, at=now, reason=action.reason)
+                    size = sizes.get(action.target.uid, SIZE)
+                    versions.append(make_version(action.target.uid, action.target.digest, size=size))
+                states[action.target.replica] = make_state(
+                    *versions, budget=state.memory.adapters, boot_id=state.boot_id, seq=state.seq + 1
+                )
+    written = {(each.kind, each.uid): each.status for each in plan.statuses}
+    return replace(
+        snapshot,
+        pool=replace(snapshot.pool, status=written.get(("LoraPool", snapshot.pool.meta.uid), snapshot.pool.status)),
+        adapters=tuple(
+            replace(each, status=written.get(("LoraAdapter", each.meta.uid), each.status)) for each in snapshot.adapters
+        ),
+        tenants=tuple(
+            replace(each, status=written.get(("Tenant", each.meta.uid), each.status)) for each in snapshot.tenants
+        ),
+        replicas=tuple(replace(each, state=states[each.name]) for each in snapshot.replicas),
+        applied=applied,
+        memory=Memory(inspections=inspections, loads=loads),
+    )
