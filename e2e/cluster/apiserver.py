@@ -5,13 +5,11 @@ namespaces that are deleted stay Terminating, and Deployments make no Pods.
 """
 
 import shutil
-import socket
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.cluster.binaries import APISERVER_PROGRAMS, locate
-from e2e.cluster.controlplane import ControlPlane, Endpoints
+from e2e.cluster.controlplane import ControlPlane, Endpoints, find_free_ports
 from e2e.cluster.errors import ToolMissing
 from e2e.cluster.paths import Cache
 from e2e.cluster.processes import ProcessTable
@@ -54,14 +52,3 @@ def stop_apiserver(state: Path) -> None:
     for folder in ("pki", "etcd", "logs"):
         shutil.rmtree(state / folder, ignore_errors=True)
     (state / "admin.kubeconfig").unlink(missing_ok=True)
-
-
-def find_free_ports(count: int) -> list[int]:
-    """Distinct TCP ports that were free on the loopback a moment ago."""
-    with ExitStack() as open_sockets:
-        ports = []
-        for _ in range(count):
-            listener = open_sockets.enter_context(socket.socket())
-            listener.bind(("127.0.0.1", 0))
-            ports.append(int(listener.getsockname()[1]))
-        return ports

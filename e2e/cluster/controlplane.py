@@ -1,9 +1,11 @@
 """etcd and kube-apiserver: the two programs that the light API server and the whole node have in common."""
 
+import socket
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,3 +134,14 @@ class ControlPlane:
             "--requestheader-group-headers=X-Remote-Group",
             "--requestheader-extra-headers-prefix=X-Remote-Extra-",
         ]
+
+
+def find_free_ports(count: int) -> list[int]:
+    """Distinct TCP ports that were free on the loopback a moment ago."""
+    with ExitStack() as open_sockets:
+        ports = []
+        for _ in range(count):
+            listener = open_sockets.enter_context(socket.socket())
+            listener.bind(("127.0.0.1", 0))
+            ports.append(int(listener.getsockname()[1]))
+        return ports

@@ -12,10 +12,10 @@ Manifest = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """kubectl with a kubeconfig; every failure is a CommandFailed with kubectl's own words."""
+    """kubectl with a kubeconfig (None: the one of the environment); failures are CommandFailed, in kubectl's words."""
 
     program: Path
-    kubeconfig: Path
+    kubeconfig: Path | None
 
     def run(self, *words: str, stdin: str | None = None) -> str:
         """Run kubectl and return what it printed."""
@@ -31,4 +31,5 @@ class Kubectl:
         self.run("apply", "--server-side", "--filename", "-", stdin=json.dumps(listing))
 
     def _command(self, words: Sequence[str]) -> list[str | Path]:
-        return [self.program, f"--kubeconfig={self.kubeconfig}", *words]
+        flags = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
+        return [self.program, *flags, *words]

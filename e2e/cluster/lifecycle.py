@@ -1,6 +1,6 @@
 """`up` and `down` of the local cluster: the order of things, and nothing else; called by __main__."""
 
-import os
+import shutil
 from pathlib import Path
 
 from e2e.cluster.addons import COREDNS_IMAGE, apply_dns
@@ -20,19 +20,19 @@ from e2e.cluster.machine import (
     require_root,
 )
 from e2e.cluster.node import Node
-from e2e.cluster.paths import Cache
+from e2e.cluster.paths import Cache, foreign_kubeconfig
 
 _DISK_GIGABYTES = 8  # binaries, Go's caches and a small image or two; `images` checks for its own
 
 
-def bring_up(cache: Cache) -> Path:
-    """Give a Ready cluster and return its kubeconfig; a cluster of the user's own (KUBECONFIG) is only asked.
+def bring_up(cache: Cache) -> str:
+    """Give a Ready cluster and return its KUBECONFIG; a cluster of the user's own (KUBECONFIG) is only asked.
 
     A local cluster that already runs is replaced: it comes back empty in about ten seconds.
     """
-    build_missing(cache, ["kubectl"])
-    if own := os.environ.get("KUBECONFIG"):
-        return _verify_own_cluster(cache, Path(own))
+    if foreign := foreign_kubeconfig(cache):
+        _verify_foreign_cluster(cache, foreign)
+        return foreign
     require_root()
     with hold_machine(cache.lock):
         check_disk(cache.root, _DISK_GIGABYTES, "the local cluster")
@@ -42,7 +42,7 @@ def bring_up(cache: Cache) -> Path:
             remove_cluster(cache.state)
         _start(cache)
     say(f"cluster is up: export KUBECONFIG={cache.kubeconfig}")
-    return cache.kubeconfig
+    return str(cache.kubeconfig)
 
 
 def take_down(cache: Cache) -> None:
@@ -52,12 +52,14 @@ def take_down(cache: Cache) -> None:
         remove_cluster(cache.state)
 
 
-def _verify_own_cluster(cache: Cache, kubeconfig: Path) -> Path:
-    kubectl = Kubectl(locate(cache, "kubectl"), kubeconfig)
+def _verify_foreign_cluster(cache: Cache, kubeconfig: str) -> None:
+    installed = shutil.which("kubectl")
+    if not installed:
+        build_missing(cache, ["kubectl"])
+    kubectl = Kubectl(Path(installed) if installed else locate(cache, "kubectl"), None)
     if not kubectl.succeeds("get", "--raw", "/readyz"):
         raise ClusterError(f"KUBECONFIG={kubeconfig} is set, but its cluster does not answer; unset it for a local one")
     say(f"using the cluster of KUBECONFIG={kubeconfig}")
-    return kubeconfig
 
 
 def _start(cache: Cache) -> None:

@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 
 from e2e.cluster import cgroups
-from e2e.cluster.apiserver import find_free_ports
 from e2e.cluster.binaries import locate
 from e2e.cluster.containerd import Containerd
-from e2e.cluster.controlplane import ControlPlane, Endpoints
+from e2e.cluster.controlplane import ControlPlane, Endpoints, find_free_ports
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.network import NODE_ADDRESS, POD_RANGE, create_node_link, write_cni_config
 from e2e.cluster.paths import Cache

@@ -48,3 +48,9 @@ def find_cache() -> Cache:
     """The cache folder: LORAFLEET_CACHE, else ~/.cache/lorafleet."""
     chosen = os.environ.get("LORAFLEET_CACHE")
     return Cache(Path(chosen).resolve() if chosen else Path.home() / ".cache" / "lorafleet")
+
+
+def foreign_kubeconfig(cache: Cache) -> str | None:
+    """KUBECONFIG when it names a cluster of the user's own; None when it is unset or names the local cluster."""
+    chosen = os.environ.get("KUBECONFIG")
+    return None if not chosen or Path(chosen).resolve() == cache.kubeconfig else chosen

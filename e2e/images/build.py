@@ -11,7 +11,7 @@ from e2e.cluster.containerd import Containerd
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.machine import IMAGE_PACKAGES, check_disk, hold_machine, install_packages, require_root
 from e2e.cluster.node import describe_containerd
-from e2e.cluster.paths import REPOSITORY, Cache
+from e2e.cluster.paths import REPOSITORY, Cache, foreign_kubeconfig
 from e2e.cluster.processes import ProcessTable
 from e2e.images.base import BASE_IMAGE, ensure_base
 from e2e.images.recipes import RECIPES, Recipe, digest_inputs
@@ -48,8 +48,8 @@ def make_images(cache: Cache, names: Iterable[str]) -> None:
         check_disk(cache.root, _WARM_GIGABYTES if warm else _COLD_GIGABYTES, "building the images")
         ensure_base(store, cache.images / "rootfs")
         digests = {recipe.name: build_image(workshop, recipe) for recipe in wanted}
-        if os.environ.get("KUBECONFIG"):
-            _push_to_own_registry(store, wanted)
+        if foreign_kubeconfig(cache):
+            _push_to_registry(store, wanted)
         elif not ProcessTable(cache.state).alive("containerd"):
             say("no local cluster runs: the images are loaded by the next `make images` after `make cluster-up`")
         else:
@@ -96,7 +96,7 @@ def _load_into_cluster(
             _write_stamp(_loaded_stamp(workshop, recipe), digests[recipe.name])
 
 
-def _push_to_own_registry(store: ImageStore, recipes: Iterable[Recipe]) -> None:
+def _push_to_registry(store: ImageStore, recipes: Iterable[Recipe]) -> None:
     registry = os.environ.get("REGISTRY")
     if not registry:
         raise ClusterError("KUBECONFIG is set: set REGISTRY to a registry that its nodes can pull from")
