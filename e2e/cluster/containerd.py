@@ -91,4 +91,5 @@ runtime_type = "io.containerd.runc.v2"
 
 [plugins."{cri}".containerd.runtimes.runc.options]
 SystemdCgroup = false
+Root = "{self.state / "runc"}"
 """
