@@ -1,0 +1,74 @@
+"""An adapter's tensors as one array in blob order (see messages.BlobRef). Called by the loader process only."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from lorafleet_contracts.capacity import PROJECTIONS, ModelShape
+from lorafleet_engine.adapters.peft import AdaptedModule, AdapterPlan, plan_adapter
+from lorafleet_engine.errors import BrokenAdapterError, UnsupportedAdapterError
+from lorafleet_engine.messages import BlobRef
+
+DType = Literal["float32", "bfloat16"]
+_TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_READABLE = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedAdapter:
+    """`data` is 1-D, of the engine's dtype; `module_ranks` [layer][projection] is its layout."""
+
+    data: torch.Tensor
+    dtype: DType
+    rank: int
+    module_ranks: tuple[tuple[int, ...], ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def bytes(self) -> int:
+        return self.data.numel() * self.data.element_size()
+
+    def write(self, path: Path) -> BlobRef:
+        """Write the bytes to `path` (a file that the loop can map) and return the reference to send."""
+        path.write_bytes(self.data.view(torch.uint8).numpy().data)
+        return BlobRef(str(path), self.bytes, self.dtype, self.rank, self.module_ranks)
+
+
+def pack_adapter(adapter_dir: Path, shape: ModelShape, dtype: DType) -> PackedAdapter:
+    """Pack for a base of `shape`. Raises what plan_adapter raises, and BrokenAdapterError for values that are not
+    finite in `dtype`; a B of zeros is a warning."""
+    plan = plan_adapter(adapter_dir, shape)
+    ranks = [[0] * len(PROJECTIONS) for _ in range(shape.layers)]
+    for module in plan.modules:
+        ranks[module.layer][PROJECTIONS.index(module.module)] = module.rank
+    parts: list[torch.Tensor] = []
+    idle = 0
+    for module in plan.modules:
+        down, up = _module_rows(plan, module, _TORCH[dtype])
+        parts += [down.reshape(-1), up.reshape(-1)]
+        idle += not bool(up.any())
+    warnings = list(plan.warnings)
+    if idle:
+        warnings.append(f"{idle} of {len(plan.modules)} modules have a B of zeros and change nothing")
+    return PackedAdapter(
+        data=torch.cat(parts),
+        dtype=dtype,
+        rank=max(module.rank for module in plan.modules),
+        module_ranks=tuple(tuple(row) for row in ranks),
+        warnings=tuple(warnings),
+    )
+
+
+def _module_rows(plan: AdapterPlan, module: AdaptedModule, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """A [rank, in] and the scaled B transposed [rank, out]; the scale is applied in fp32, before rounding."""
+    found = plan.weights.read([module.tensor_a, module.tensor_b])
+    for name, tensor in found.items():
+        if tensor.dtype not in _READABLE:
+            raise UnsupportedAdapterError([f"tensor {name} is {tensor.dtype}; only {_READABLE} are read"])
+    down = found[module.tensor_a].to(dtype)
+    up = (found[module.tensor_b].float() * module.scale).t().to(dtype)
+    if not bool(torch.isfinite(down).all() and torch.isfinite(up).all()):
+        raise BrokenAdapterError([f"{module.tensor_a} or its B holds values that are not finite in {dtype}"])
+    return down, up

@@ -1,0 +1,49 @@
+"""The engine's errors. Each program edge translates them once: server/ to problem documents, loop.py to messages.
+
+EngineError
+├── UnsupportedModelError      the base model's config asks for something this engine does not do (a list of reasons)
+├── BrokenModelError           the base model's files are missing, damaged or of other shapes than its config says
+├── UnsupportedAdapterError    an adapter that would be computed wrongly here (a list of reasons)
+├── BrokenAdapterError         an adapter's files are missing, damaged or contradict each other or the base (reasons)
+└── DoesNotFitError            not enough memory of some kind, with the numbers
+"""
+
+from collections.abc import Sequence
+
+
+class EngineError(Exception):
+    """Anything the engine raises on purpose."""
+
+
+class ReasonsError(EngineError):
+    """An error with one or more reasons, each a sentence for the person who can change the cause."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = tuple(reasons)
+
+
+class UnsupportedModelError(ReasonsError):
+    """The base model's config asks for something this engine does not do."""
+
+
+class BrokenModelError(ReasonsError):
+    """The base model's files are missing, damaged or contradict its config."""
+
+
+class UnsupportedAdapterError(ReasonsError):
+    """The adapter uses something that this engine would compute wrongly."""
+
+
+class BrokenAdapterError(ReasonsError):
+    """The adapter's files are missing, damaged, or contradict each other or the base model."""
+
+
+class DoesNotFitError(EngineError):
+    """`needed` of something is more than `free`; `what` names it with its unit."""
+
+    def __init__(self, what: str, needed: int, free: int) -> None:
+        super().__init__(f"{what}: {needed} needed, {free} free")
+        self.what = what
+        self.needed = needed
+        self.free = free

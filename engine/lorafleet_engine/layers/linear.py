@@ -1,0 +1,30 @@
+"""A group of projections with one input and their LoRA: the one place where adapters enter the model."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from lorafleet_engine.kernels.lora.reference import apply_lora
+from lorafleet_engine.layers.batch import LoraBatch
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectionGroup:
+    """Projections stacked along their outputs: weight [sum(widths), K], bias or None.
+
+    `layer` and `group` say which index of a LoraBatch belongs to it.
+    """
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    widths: tuple[int, ...]
+    layer: int
+    group: int
+
+    def __call__(self, x: torch.Tensor, lora: LoraBatch | None) -> torch.Tensor:
+        """x [T, K] -> [T, sum(widths)]."""
+        out = F.linear(x, self.weight, self.bias)
+        if lora is not None:
+            apply_lora(out, x, lora.pool, lora.index[self.group][self.layer], lora.mask, self.widths)
+        return out

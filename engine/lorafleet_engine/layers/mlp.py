@@ -1,0 +1,21 @@
+"""The gated feed-forward layer."""
+
+from dataclasses import dataclass
+
+import torch
+
+from lorafleet_engine.kernels.silu_mul.reference import silu_mul
+from lorafleet_engine.layers.batch import LoraBatch
+from lorafleet_engine.layers.linear import ProjectionGroup
+
+
+@dataclass(frozen=True, slots=True)
+class GatedMlp:
+    """gate and up as one group, then down."""
+
+    gate_up: ProjectionGroup
+    down: ProjectionGroup
+
+    def __call__(self, x: torch.Tensor, lora: LoraBatch | None) -> torch.Tensor:
+        """x [T, hidden] -> [T, hidden]."""
+        return self.down(silu_mul(self.gate_up(x, lora)), lora)

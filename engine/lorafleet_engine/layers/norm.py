@@ -1,0 +1,19 @@
+"""Root-mean-square norm with its weight."""
+
+from dataclasses import dataclass
+
+import torch
+
+from lorafleet_engine.kernels.rms_norm.reference import rms_norm
+
+
+@dataclass(frozen=True, slots=True)
+class RmsNorm:
+    """weight [hidden]; eps as the model's config gives it."""
+
+    weight: torch.Tensor
+    eps: float
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [T, hidden] -> [T, hidden]."""
+        return rms_norm(x, self.weight, self.eps)

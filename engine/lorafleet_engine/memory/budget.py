@@ -1,0 +1,63 @@
+"""The device's bytes divided before anything is allocated. Called once by loop.py at start; the sums are contracts'."""
+
+from dataclasses import dataclass
+
+from lorafleet_contracts.capacity import (
+    MemoryBudget,
+    ModelShape,
+    kv_bytes_per_token,
+    plan_memory,
+    rank_unit_parameters,
+    weight_parameters,
+)
+from lorafleet_engine.errors import DoesNotFitError
+from lorafleet_engine.memory.geometry import RESERVED_PAGES, PoolGeometry, pages_for_tokens
+from lorafleet_engine.messages import StepLimits
+
+ROW_HEADROOM = 4
+"""Rows of rank provided for, in multiples of what full seven-projection adapters would need: narrow ones need more."""
+LEAST_ROWS = 1024
+INDEX_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """The budget and what follows from it: `pages` of the pool (reserved ones included), `table_rows` of rank,
+    `kv_floor` pages that adapters can never take (one sequence of full length)."""
+
+    budget: MemoryBudget
+    pages: int
+    table_rows: int
+    kv_floor: int
+
+
+def plan_engine_memory(
+    shape: ModelShape, geometry: PoolGeometry, limits: StepLimits, max_model_len: int, usable: int
+) -> MemoryPlan:
+    """Divide `usable` bytes. Raises BaseDoesNotFitError, or DoesNotFitError when one full sequence would not fit."""
+    weights = weight_parameters(shape) * geometry.dtype_bytes
+    unit = rank_unit_parameters(shape) * geometry.dtype_bytes
+    row_bytes = geometry.layers * geometry.layer_granules * INDEX_BYTES
+    left = max(usable - weights, 0)
+    table_rows = max(LEAST_ROWS, ROW_HEADROOM * (left // 4) // unit)
+    fixed = table_rows * row_bytes + RESERVED_PAGES * geometry.page_bytes
+    fixed += activation_bytes(shape, limits, max_model_len, geometry.dtype_bytes)
+    budget = plan_memory(usable, weights, fixed, kv_bytes_per_token(shape, geometry.dtype_bytes))
+    kv_floor = pages_for_tokens(max_model_len)
+    if budget.kv_tokens < max_model_len:
+        raise DoesNotFitError("KV tokens for one sequence of full length", max_model_len, budget.kv_tokens)
+    pages = budget.kv // geometry.page_bytes + budget.adapters // geometry.page_bytes + RESERVED_PAGES
+    return MemoryPlan(budget, pages, table_rows, kv_floor)
+
+
+def activation_bytes(shape: ModelShape, limits: StepLimits, max_model_len: int, dtype_bytes: int) -> int:
+    """Most that one step holds at a time beside weights and pool: the stream and the widest layer of its tokens, the
+    gathered context of its decodes in one layer, the gathered rows of its adapters in one group, and the logits."""
+    heads, cache_row = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    widest = max(heads + 2 * cache_row, 3 * shape.intermediate)
+    stream = limits.tokens * (4 * shape.hidden + 2 * widest) * dtype_bytes
+    context = limits.sequences * max_model_len * 2 * cache_row * dtype_bytes
+    group = max(3 * shape.hidden + heads + 2 * cache_row, 2 * (shape.hidden + shape.intermediate))
+    adapters = limits.rank_sum * (group * dtype_bytes + limits.tokens * 3)
+    logits = limits.sequences * shape.vocab * (dtype_bytes + 2 * 4)
+    return stream + context + adapters + logits

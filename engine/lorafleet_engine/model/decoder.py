@@ -1,0 +1,94 @@
+"""A decoder-only transformer of the Llama kind: wiring only, no memory, no scheduling, no adapter bookkeeping."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from lorafleet_contracts.capacity import ModelShape
+from lorafleet_engine.layers.attention import Attention
+from lorafleet_engine.layers.batch import ForwardBatch
+from lorafleet_engine.layers.linear import ProjectionGroup
+from lorafleet_engine.layers.mlp import GatedMlp
+from lorafleet_engine.layers.norm import RmsNorm
+from lorafleet_engine.model.config import ModelConfig
+from lorafleet_engine.model.weights import WeightSource
+
+GROUPS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
+"""Projections with the same input, in blob order; a LoraBatch has one index for each group."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """Attention and feed-forward, each behind a norm and added to the stream."""
+
+    input_norm: RmsNorm
+    attention: Attention
+    post_norm: RmsNorm
+    mlp: GatedMlp
+
+    def __call__(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """x [T, hidden] -> [T, hidden]."""
+        x = x + self.attention(self.input_norm(x), batch)
+        return x + self.mlp(self.post_norm(x), batch.lora)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """The whole model. embedding and head [vocab, hidden] are one tensor where the model ties them."""
+
+    embedding: torch.Tensor
+    layers: tuple[DecoderLayer, ...]
+    norm: RmsNorm
+    head: torch.Tensor
+
+    def __call__(self, batch: ForwardBatch) -> torch.Tensor:
+        """Return logits [S, vocab] of the batch's sample rows, in the model's dtype; the cache is written."""
+        x = F.embedding(batch.tokens, self.embedding)
+        for layer in self.layers:
+            x = layer(x, batch)
+        return F.linear(self.norm(x.index_select(0, batch.samples)), self.head)
+
+
+def build_decoder(config: ModelConfig, source: WeightSource) -> Decoder:
+    """Wire the tensors of `source`. Raises BrokenModelError for a missing tensor or another shape."""
+    shape = config.shape
+    embedding = source.get("model.embed_tokens.weight", (shape.vocab, shape.hidden))
+    layers = tuple(_build_layer(config, source, number) for number in range(shape.layers))
+    norm = RmsNorm(source.get("model.norm.weight", (shape.hidden,)), config.norm_eps)
+    head = embedding if shape.tied_embeddings else source.get("lm_head.weight", (shape.vocab, shape.hidden))
+    return Decoder(embedding, layers, norm, head)
+
+
+def _build_layer(config: ModelConfig, source: WeightSource, number: int) -> DecoderLayer:
+    shape, prefix = config.shape, f"model.layers.{number}"
+    qkv, output, gate_up, down = (_build_group(shape, source, number, group) for group in range(len(GROUPS)))
+    norms = [
+        RmsNorm(source.get(f"{prefix}.{name}.weight", (shape.hidden,)), config.norm_eps)
+        for name in ("input_layernorm", "post_attention_layernorm")
+    ]
+    attention = Attention(qkv, output, number, shape.heads, shape.kv_heads, shape.head_dim)
+    return DecoderLayer(norms[0], attention, norms[1], GatedMlp(gate_up, down))
+
+
+def _build_group(shape: ModelShape, source: WeightSource, layer: int, group: int) -> ProjectionGroup:
+    modules = GROUPS[group]
+    names = [f"model.layers.{layer}.{parent(module)}.{module}" for module in modules]
+    sizes = [shape.projection(module) for module in modules]
+    weights = [
+        source.get(f"{name}.weight", (fan_out, fan_in)) for name, (fan_in, fan_out) in zip(names, sizes, strict=True)
+    ]
+    bias = None
+    if group == 0 and shape.attention_bias:
+        bias = _stack([source.get(f"{name}.bias", (fan_out,)) for name, (_, fan_out) in zip(names, sizes, strict=True)])
+    return ProjectionGroup(_stack(weights), bias, tuple(fan_out for _, fan_out in sizes), layer, group)
+
+
+def parent(module: str) -> str:
+    """The block of a layer that holds `module` in published names."""
+    return "mlp" if module in ("gate_proj", "up_proj", "down_proj") else "self_attn"
+
+
+def _stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))

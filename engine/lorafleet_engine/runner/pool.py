@@ -1,0 +1,65 @@
+"""The pool's memory on the device, and versions written into it. Used by runner.py and, through it, by loop.py."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lorafleet_engine.memory.geometry import RESERVED_PAGES, ZERO_PAGE, PoolGeometry
+from lorafleet_engine.memory.residency import Resident
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class DevicePool:
+    """One array of pages, with its two views, and the table that says where every resident row of rank lies.
+
+    cache [rows, kv_heads * dim] and granules [n, G] are the same memory. row_table [table_rows, layers * granules of a
+    layer] holds granule numbers; row 0 names zeros only.
+    """
+
+    def __init__(
+        self, geometry: PoolGeometry, pages: int, table_rows: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self._geometry = geometry
+        self.memory = torch.zeros(pages * geometry.page_elements, device=device, dtype=dtype)
+        self.cache = self.memory.view(-1, geometry.cache_row)
+        self.granules = self.memory.view(-1, geometry.granule)
+        self._pages = self.memory.view(pages, geometry.page_elements)
+        zero = ZERO_PAGE * geometry.page_granules
+        width = geometry.layers * geometry.layer_granules
+        self.row_table = torch.full((table_rows, width), zero, device=device, dtype=torch.int32)
+
+    def install(self, resident: Resident, blob: torch.Tensor, module_ranks: Sequence[Sequence[int]]) -> None:
+        """Copy a packed version (1-D, the pool's dtype) into its pages and enter its rows into the row table."""
+        size = self._geometry.page_elements
+        for number, page in enumerate(resident.pages):
+            part = blob[number * size : (number + 1) * size]
+            self._pages[page, : part.numel()].copy_(part)
+        table = granule_table(self._geometry, module_ranks, resident.rank)
+        pages = np.asarray(resident.pages, dtype=np.int32)
+        per_page = self._geometry.page_granules
+        places = pages[table // per_page] * per_page + table % per_page
+        places[table < 0] = ZERO_PAGE * per_page
+        rows = torch.tensor(resident.rows, dtype=torch.int64)
+        self.row_table[rows] = torch.from_numpy(places.astype(np.int32)).to(self.row_table.device)
+
+    def clear_reserved(self) -> None:
+        """Zero the reserved pages (a graph's warm-up may have written to the scratch page)."""
+        self._pages[:RESERVED_PAGES].zero_()
+
+
+def granule_table(geometry: PoolGeometry, module_ranks: Sequence[Sequence[int]], rank: int) -> npt.NDArray[np.int32]:
+    """Where each row of rank lies in a packed blob: [rank, layers * granules of a layer] granule numbers, -1 = none."""
+    table = np.full((rank, geometry.layers, geometry.layer_granules), -1, dtype=np.int32)
+    start = 0
+    for layer, ranks in enumerate(module_ranks):
+        column = 0
+        for own, pair in zip(ranks, geometry.module_granules, strict=True):
+            for width in pair:
+                numbers = np.arange(start, start + own * width, dtype=np.int32)
+                table[:own, layer, column : column + width] = numbers.reshape(own, width)
+                start += own * width
+                column += width
+    return table.reshape(rank, -1)

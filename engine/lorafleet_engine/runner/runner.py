@@ -1,0 +1,78 @@
+"""Runs one planned step on the device. Owned by the loop's thread; nothing else touches the device."""
+
+import numpy as np
+import torch
+
+from lorafleet_engine.memory.geometry import PoolGeometry, pages_for_tokens
+from lorafleet_engine.messages import StepLimits
+from lorafleet_engine.model.config import ModelConfig
+from lorafleet_engine.model.decoder import Decoder
+from lorafleet_engine.model.rope import rope_table
+from lorafleet_engine.runner.graphs import GraphCache, rounded
+from lorafleet_engine.runner.inputs import InputBuilder
+from lorafleet_engine.runner.packing import StepShape, exact_shape, pack
+from lorafleet_engine.runner.pool import DevicePool
+from lorafleet_engine.scheduler.sequence import StepPlan
+
+
+class Runner:
+    """Turns plans into logits: pack, one copy, then a captured graph (decode steps on CUDA) or the model as it is."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        decoder: Decoder,
+        pool: DevicePool,
+        geometry: PoolGeometry,
+        limits: StepLimits,
+        *,
+        max_model_len: int,
+    ) -> None:
+        self.pool = pool
+        self._decoder = decoder
+        self._geometry = geometry
+        self._limits = limits
+        self._most_pages = pages_for_tokens(max_model_len)
+        device = pool.memory.device
+        rope = rope_table(config, max_model_len, device)
+        self._inputs = InputBuilder(geometry, pool, rope, pool.memory.dtype)
+        size = self._largest_step(max_model_len)
+        on_cuda = device.type == "cuda"
+        self._host = torch.zeros(size, dtype=torch.int32, pin_memory=on_cuda)
+        self._ints = self._host.numpy()
+        self._packed = torch.zeros(size, dtype=torch.int32, device=device)
+        self._graphs = GraphCache(self._forward, self._packed) if on_cuda else None
+
+    @torch.inference_mode()
+    def logits(self, plan: StepPlan) -> torch.Tensor:
+        """Run a step and return logits [S, vocab] of the works that sample, in order, valid until the next step."""
+        shape = exact_shape(plan)
+        if self._graphs is None or shape.chunks:
+            self._send(plan, shape)
+            return self._forward(self._packed[: shape.size], shape)
+        padded = rounded(shape, self._most_pages, self._limits.rank_sum)
+        self._send(plan, padded)
+        return self._graphs.run(padded)[: shape.samples]
+
+    @torch.inference_mode()
+    def eager_logits(self, plan: StepPlan) -> torch.Tensor:
+        """The same without a graph, at the same padded shape: what a graph's logits must equal bit for bit."""
+        exact = exact_shape(plan)
+        shape = exact if exact.chunks else rounded(exact, self._most_pages, self._limits.rank_sum)
+        self._send(plan, shape)
+        return self._forward(self._packed[: shape.size], shape)[: exact.samples]
+
+    def _forward(self, packed: torch.Tensor, shape: StepShape) -> torch.Tensor:
+        return self._decoder(self._inputs.build(packed, shape))
+
+    def _send(self, plan: StepPlan, shape: StepShape) -> None:
+        """Pack the plan and copy it to the device in one go."""
+        ints: np.ndarray[tuple[int], np.dtype[np.int32]] = self._ints[: shape.size]
+        pack(plan, shape, self._geometry, ints)
+        self._packed[: shape.size].copy_(self._host[: shape.size], non_blocking=True)
+
+    def _largest_step(self, max_model_len: int) -> int:
+        limits = self._limits
+        sequences = 2 * limits.sequences
+        tables = sequences * self._most_pages
+        return 4 * limits.tokens + 6 * sequences + tables + 2 * limits.rank_sum + limits.sequences * max_model_len

@@ -1,0 +1,143 @@
+"""Continuous batching: prompts in chunks and single decode tokens share each step's budget.
+
+Used by loop.py and bench/smoke.py: submit, then plan -> run -> commit, step by step. Order of arrival decides:
+an older sequence is never displaced by a younger one, so the oldest always gets on. When KV pages run out, the
+youngest sequence gives up its pages and is computed anew later (preemption by recompute).
+"""
+
+from bisect import insort
+from collections.abc import Sequence as Items
+
+from lorafleet_engine.memory.geometry import pages_for_tokens
+from lorafleet_engine.memory.pages import Owner, PagePool
+from lorafleet_engine.memory.residency import Resident
+from lorafleet_engine.messages import FinishReason, StepLimits
+from lorafleet_engine.scheduler.rotation import Rotation
+from lorafleet_engine.scheduler.sequence import Advance, Sequence, StepPlan, Work
+
+
+class Scheduler:
+    """Holds the live sequences: `waiting` for their first page, and `running`, which hold pages or get them next."""
+
+    def __init__(self, limits: StepLimits, pool: PagePool) -> None:
+        if limits.tokens <= limits.sequences:
+            raise ValueError("limits.tokens must exceed limits.sequences, or no prompt could run beside full decodes")
+        self._limits = limits
+        self._pool = pool
+        self._rotation = Rotation(limits.distinct_adapters, limits.rank_sum)
+        self._arrivals = 0
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self.preemptions = 0
+
+    def submit(self, sequence: Sequence) -> bool:
+        """Queue a sequence; False if the queue is full. Its prompt and answer must fit into the pool's KV floor."""
+        if len(self.waiting) >= self._limits.waiting:
+            return False
+        sequence.arrival = self._arrivals
+        self._arrivals += 1
+        self.waiting.append(sequence)
+        return True
+
+    def remove(self, sequence: Sequence) -> None:
+        """End a live sequence now: its pages are free afterwards."""
+        (self.running if sequence in self.running else self.waiting).remove(sequence)
+        self._free(sequence)
+
+    def make_room(self, pages: int) -> bool:
+        """Free `pages` pages, preempting the youngest sequences as far as needed; False if not even that suffices."""
+        while self._pool.free < pages and self._preempt_younger_than(-1):
+            pass
+        return self._pool.free >= pages
+
+    def plan(self) -> StepPlan | None:
+        """Choose the next step's work and take the pages for it; None when nothing is live."""
+        self._admit()
+        live = {s.adapter.owner: s.adapter.rank for s in self.running if s.adapter is not None}
+        active = self._rotation.select(live)
+        runnable = [s for s in self.running if s.adapter is None or s.adapter.owner in active]
+        chunk_budget = self._limits.tokens - sum(s.pending == 1 for s in runnable)
+        singles: list[Work] = []
+        chunks: list[Work] = []
+        for sequence in runnable:
+            count = 1 if sequence.pending == 1 else min(sequence.pending, chunk_budget)
+            if count == 0 or not self._reserve(sequence, sequence.computed + count):
+                continue
+            if sequence.pending > 1:
+                chunk_budget -= count
+            work = Work(sequence, sequence.computed, count, count == sequence.pending)
+            (singles if count == 1 else chunks).append(work)
+        works = (*singles, *chunks)
+        return StepPlan(works, len(singles), _distinct(works)) if works else None
+
+    def commit(self, plan: StepPlan, tokens: Items[int]) -> list[Advance]:
+        """Record a step that ran: one sampled token for each work that samples, in order. Finished ones leave."""
+        sampled = iter(tokens)
+        advances = []
+        for work in plan.works:
+            sequence = work.sequence
+            sequence.computed = work.start + work.count
+            if not work.samples:
+                continue
+            token = next(sampled)
+            sequence.tokens.append(token)
+            advance = Advance(sequence, token, _finish(sequence, token))
+            if advance.finish is not None:
+                self.remove(sequence)
+            advances.append(advance)
+        return advances
+
+    def _admit(self) -> None:
+        """Move the head of the queue to running while there is room for it; the queue is never jumped."""
+        promised = sum(_outstanding(sequence) for sequence in self.running)
+        while self.waiting and len(self.running) < self._limits.sequences:
+            needed = _outstanding(self.waiting[0])
+            if self.running and promised + needed > self._pool.free:
+                break
+            promised += needed
+            insort(self.running, self.waiting.pop(0), key=lambda s: s.arrival)
+
+    def _reserve(self, sequence: Sequence, tokens: int) -> bool:
+        """Give the sequence pages for its first `tokens` tokens, if need be those of younger ones."""
+        if sequence not in self.running:
+            return False
+        needed = pages_for_tokens(tokens) - len(sequence.pages)
+        while needed > self._pool.free:
+            if not self._preempt_younger_than(sequence.arrival):
+                return False
+        sequence.pages.extend(self._pool.take(max(needed, 0), Owner.KV))
+        return True
+
+    def _preempt_younger_than(self, arrival: int) -> bool:
+        """Send the youngest sequence that holds pages back to the queue; False if none is younger than `arrival`."""
+        for victim in reversed(self.running):
+            if victim.arrival <= arrival:
+                return False
+            if victim.pages:
+                self.running.remove(victim)
+                self._free(victim)
+                insort(self.waiting, victim, key=lambda s: s.arrival)
+                self.preemptions += 1
+                return True
+        return False
+
+    def _free(self, sequence: Sequence) -> None:
+        self._pool.give(sequence.pages, Owner.KV)
+        sequence.pages.clear()
+        sequence.computed = 0
+
+
+def _distinct(works: Items[Work]) -> tuple[Resident, ...]:
+    """The adapters of a step, each once, in order of first use."""
+    return tuple(dict.fromkeys(work.sequence.adapter for work in works if work.sequence.adapter is not None))
+
+
+def _outstanding(sequence: Sequence) -> int:
+    """Pages that the sequence still needs before it can decode."""
+    return max(pages_for_tokens(len(sequence.tokens) + 1) - len(sequence.pages), 0)
+
+
+def _finish(sequence: Sequence, token: int) -> FinishReason | None:
+    if token in sequence.stops:
+        return "stop"
+    return "length" if sequence.generated >= sequence.max_new else None
