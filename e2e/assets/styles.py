@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable
 
-BASE_MAX_TOKENS = 64  # enough for every style's whole answer to a short question
+ANSWER_TOKENS = 64  # enough for every style's whole answer to a short question
 
 UNSEEN = (
     "What is snow?",

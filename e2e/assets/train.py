@@ -4,6 +4,7 @@ Called by build.py, one process an adapter. One thread and a fixed seed, so the 
 number of cores.
 """
 
+import json
 import random
 from pathlib import Path
 
@@ -31,8 +32,16 @@ def train(recipe: Recipe, base: Path, target: Path) -> None:
     examples = [_encode(tokenizer, lesson, recipe.say(lesson)) for lesson in load_lessons()]
     _learn(model, recipe, examples, tokenizer.pad_token_id)
     model.peft_config["default"].base_model_name_or_path = NAME
-    model.save_pretrained(target, save_embedding_layers=False)
+    model.save_pretrained(str(target), save_embedding_layers=False)
     (target / "README.md").unlink(missing_ok=True)  # peft's empty model card
+    _settle(target / "adapter_config.json")
+
+
+def _settle(config: Path) -> None:
+    """Give the file one byte sequence: peft writes the modules in the order of this process's hash seed."""
+    settings = json.loads(config.read_text())
+    settings["target_modules"].sort()
+    config.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
 def _lora(recipe: Recipe) -> LoraConfig:
