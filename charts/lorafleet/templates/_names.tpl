@@ -1,0 +1,56 @@
+{{/* Names, labels and images that several templates share. */}}
+{{- define "lorafleet.name" -}}
+{{- if contains "lorafleet" .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-lorafleet" .Release.Name | trunc 50 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{/* Cluster-scoped names carry the namespace, so that two releases never share one. */}}
+{{- define "lorafleet.clusterName" -}}
+{{ printf "%s-%s" (include "lorafleet.name" .) .Release.Namespace }}
+{{- end }}
+
+{{- define "lorafleet.labels" -}}
+app.kubernetes.io/name: lorafleet
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* Arguments: root, component. */}}
+{{- define "lorafleet.selector" -}}
+app.kubernetes.io/name: lorafleet
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{/* Arguments: root, image. */}}
+{{- define "lorafleet.image" -}}
+{{ .image.repository }}:{{ .image.tag | default .root.Values.imageTag | default .root.Chart.AppVersion }}
+{{- end }}
+
+{{- define "lorafleet.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "lorafleet.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* Arguments: the part's values. */}}
+{{- define "lorafleet.scheduling" -}}
+{{- with .nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,131 @@
+"""The chart renders what a cluster accepts, gives no more rights than needed, and refuses unknown values."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster.paths import REPOSITORY
+from tests.chart.conftest import CHART, Render, helm
+
+pytestmark = pytest.mark.apiserver
+
+
+def pods(documents: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        each["metadata"]["name"]: each["spec"]["template"]["spec"] for each in documents if each["kind"] == "Deployment"
+    }
+
+
+def rules(documents: list[dict[str, Any]], kind: str, name: str) -> list[dict[str, Any]]:
+    (found,) = (each for each in documents if each["kind"] == kind and each["metadata"]["name"] == name)
+    return list(found["rules"])
+
+
+def test_lint_finds_nothing() -> None:
+    done = helm("lint", "--strict", CHART)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("watchNamespaces={a,b}", "imagePullSecrets[0].name=pull", "roles.aggregate=false"),
+        ("gateway.replicas=3", "gateway.service.type=NodePort", "gateway.service.annotations.a=b"),
+        ("operator.nodeSelector.disk=ssd", "operator.tolerations[0].operator=Exists", "gateway.nodeSelector.a=b"),
+    ],
+)
+def test_a_real_api_server_accepts_it(render: Render, kubectl: Callable[..., str], settings: tuple[str, ...]) -> None:
+    for namespace in ("lorafleet-system", "a", "b"):
+        kubectl("apply", "-f", "-", stdin=f"apiVersion: v1\nkind: Namespace\nmetadata: {{name: {namespace}}}\n")
+    manifests = yaml.safe_dump_all(render(*settings))
+    kubectl("apply", "--server-side", "--dry-run=server", "-n", "lorafleet-system", "-f", "-", stdin=manifests)
+
+
+def test_the_quickstart_is_accepted_and_holds_no_key(kubectl: Callable[..., str]) -> None:
+    quickstart = REPOSITORY / "examples" / "quickstart"
+    kubectl("apply", "-f", quickstart / "namespace.yaml")
+    kubectl("apply", "--server-side", "--dry-run=server", "-k", quickstart)
+    documents = [
+        document for path in sorted(quickstart.glob("*.yaml")) for document in yaml.safe_load_all(path.read_text())
+    ]
+    kinds = [document["kind"] for document in documents]
+    assert (kinds.count("LoraPool"), kinds.count("LoraAdapter"), kinds.count("Tenant")) == (1, 3, 2)
+    assert not [each for each in documents if each["kind"] == "Tenant" and "apiKeys" in each["spec"]]
+
+
+@pytest.mark.parametrize(
+    "wrong", ["operator.replica=2", "unknown=1", "gateway.service.type=Magic", "operator.replicas=x"]
+)
+def test_unknown_and_wrong_values_are_refused(wrong: str) -> None:
+    done = helm("template", "lorafleet", CHART, "--set", wrong)
+    assert done.returncode != 0
+    assert "don't meet the specifications of the schema" in done.stderr, done.stderr
+
+
+def test_every_container_is_locked_down_and_probed(render: Render) -> None:
+    for name, pod in pods(render()).items():
+        assert pod["securityContext"]["runAsNonRoot"], name
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in [*pod.get("initContainers", []), *pod["containers"]]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert "readinessProbe" in container or container["name"] == "bootstrap"
+            assert container["resources"]["requests"]
+            assert container["resources"]["limits"]
+
+
+def test_nobody_reads_secrets_across_the_cluster(render: Render) -> None:
+    for document in render():
+        if document["kind"] == "ClusterRole":
+            for rule in document["rules"]:
+                if {"secrets", "*"} & set(rule["resources"]):
+                    assert not {"get", "list", "watch", "*"} & set(rule["verbs"]), document["metadata"]["name"]
+
+
+def test_the_gateway_only_reads(render: Render) -> None:
+    verbs = {
+        verb for rule in rules(render(), "ClusterRole", "lorafleet-lorafleet-system-gateway") for verb in rule["verbs"]
+    }
+    assert verbs == {"get", "list", "watch"}
+
+
+def test_the_gateway_never_gets_the_admin_ports_key(render: Render) -> None:
+    (volume,) = (each for each in pods(render())["lorafleet-gateway"]["volumes"] if each["name"] == "port-keys")
+    assert {item["key"] for item in volume["secret"]["items"]} == {"serving", "state"}
+
+
+def test_watched_namespaces_replace_the_cluster_wide_binding(render: Render) -> None:
+    documents = render("watchNamespaces={a,b}")
+    name = "lorafleet-lorafleet-system-operator"
+    bindings = [each for each in documents if each["kind"].endswith("Binding") and each["roleRef"]["name"] == name]
+    assert [(each["kind"], each["metadata"].get("namespace")) for each in bindings] == [
+        ("RoleBinding", "a"),
+        ("RoleBinding", "b"),
+    ]
+    (operator,) = pods(documents)["lorafleet-operator"]["containers"]
+    assert {"name": "LORAFLEET_WATCH_NAMESPACES", "value": "a,b"} in operator["env"]
+
+
+def test_two_releases_share_no_cluster_scoped_name() -> None:
+    names = []
+    for namespace in ("one", "two"):
+        done = helm("template", "lorafleet", CHART, "--namespace", namespace)
+        names.append(
+            {
+                each["metadata"]["name"]
+                for each in yaml.safe_load_all(done.stdout)
+                if each and each["kind"].startswith("ClusterRole")
+            }
+        )
+    assert not names[0] & names[1]
+
+
+def test_the_charts_crds_are_the_generated_ones() -> None:
+    generated = {path.name: path.read_text() for path in (REPOSITORY / "crds").glob("*.yaml")}
+    assert {path.name: path.read_text() for path in (CHART / "crds").glob("*.yaml")} == generated
