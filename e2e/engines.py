@@ -1,0 +1,39 @@
+"""Reads the engines' own state as operator and gateway see it; used by the e2e tests only."""
+
+import base64
+
+import httpx
+
+from e2e.fleet import DEMO, Fleet, forwarded
+from lorafleet_contracts.admin import STATE_PATH, EngineState
+from lorafleet_contracts.names import LABEL_POOL, EnginePort
+
+POOL = "smol"
+
+
+def engine_states(fleet: Fleet) -> dict[str, EngineState]:
+    """The state of every replica of the quickstart's pool, by the pod's name."""
+    secret = fleet.get("secret", f"{POOL}-tokens")
+    assert secret, "the pool has no token Secret"
+    token = base64.b64decode(secret["data"]["state"]).decode().split()[0]
+    states = {}
+    for pod in fleet.list("pods", selector=f"{LABEL_POOL}={POOL}"):
+        name = pod["metadata"]["name"]
+        with forwarded(fleet.kubectl, f"pod/{name}", EnginePort.STATE, DEMO) as address:
+            answer = httpx.get(address + STATE_PATH, headers={"authorization": f"Bearer {token}"}, timeout=40)
+        states[name] = EngineState.model_validate_json(answer.raise_for_status().content)
+    return states
+
+
+def adapter_bytes(fleet: Fleet) -> dict[str, int]:
+    """How many bytes adapters take on every replica."""
+    return {name: state.memory.adapters_used if state.memory else 0 for name, state in engine_states(fleet).items()}
+
+
+def holders(fleet: Fleet, adapter: str) -> set[str]:
+    """The replicas that have any version of an adapter of the demo."""
+    return {
+        name
+        for name, state in engine_states(fleet).items()
+        if any(each.display and each.display.name == adapter for each in state.versions)
+    }
