@@ -1,14 +1,15 @@
 """Builds the cluster's programs from pinned Go modules into the cache; called by `up`, `apiserver` and `binaries`.
 
 Nothing is downloaded ready-made: `go.mod` and `go.sum` beside this file pin Kubernetes and etcd; Helm and CoreDNS,
-whose dependencies conflict with those, are installed by version. What is in the cache is never built again.
+whose dependencies conflict with those, are installed by version. What is in the cache is never built again, so the
+compiler's own caches (7 GB) go once every program is there.
 """
 
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,37 +70,51 @@ def build_missing(cache: Cache, names: Iterable[str] = PROGRAMS) -> None:
             continue
         require_tool("go")
         with step(f"building {name}"):
-            _build(PROGRAMS[name], target)
+            _build(cache, PROGRAMS[name], target)
+    if all(locate(cache, name).exists() for name in PROGRAMS):
+        shutil.rmtree(_compiler_caches(cache), ignore_errors=True)
 
 
-def _build(program: Program, target: Path) -> None:
-    """Build beside `target` and move into place, so that a cut-off build leaves no half program."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{program.name}-", dir=target.parent))
+def _compiler_caches(cache: Cache) -> Path:
+    return cache.root / "go"
+
+
+def _build(cache: Cache, program: Program, target: Path) -> None:
+    """Build elsewhere and move into place, so that a cut-off build leaves no half program."""
+    caches = _compiler_caches(cache)
+    for folder in (caches, target.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=program.name, dir=caches))
+    env = {
+        "CGO_ENABLED": "0",
+        "GOCACHE": str(caches / "build"),
+        "GOMODCACHE": str(caches / "modules"),
+        "GOFLAGS": "-trimpath -modcacherw",
+    }
     try:
-        built = _install_version(program, scratch) if program.version else _build_in_module(program, scratch)
+        built = _install_version(program, scratch, env) if program.version else _build_in_module(program, scratch, env)
         os.replace(built, target)
     finally:
         shutil.rmtree(scratch)
 
 
-def _build_in_module(program: Program, scratch: Path) -> Path:
+def _build_in_module(program: Program, scratch: Path, env: Mapping[str, str]) -> Path:
     major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
     stamps = {"gitVersion": KUBERNETES_VERSION, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     flags = " ".join(["-s", "-w", *(f"-X {_VERSION_PACKAGE}.{name}={value}" for name, value in stamps.items())])
     built = scratch / program.name
     run(
-        ["nice", "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", built, program.package],
+        ["nice", "go", "build", "-buildvcs=false", "-ldflags", flags, "-o", built, program.package],
         cwd=_MODULE,
-        env={"CGO_ENABLED": "0"},
+        env=env,
     )
     return built
 
 
-def _install_version(program: Program, scratch: Path) -> Path:
+def _install_version(program: Program, scratch: Path, env: Mapping[str, str]) -> Path:
     run(
-        ["nice", "go", "install", "-trimpath", "-ldflags", "-s -w", f"{program.package}@{program.version}"],
+        ["nice", "go", "install", "-ldflags", "-s -w", f"{program.package}@{program.version}"],
         cwd=scratch,
-        env={"CGO_ENABLED": "0", "GOBIN": str(scratch)},
+        env={**env, "GOBIN": str(scratch)},
     )
     return scratch / program.name
