@@ -26,7 +26,7 @@ $(STAMP): requirements/dev.lock pyproject.toml
 	@echo "== python environment"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check "uv>=0.9,<1"
-	@UV_CACHE_DIR=$(CACHE)/uv $(BIN)/uv pip install -q --python $(BIN)/python -r requirements/dev.lock
+	@UV_CACHE_DIR=$(CACHE)/uv $(BIN)/uv pip install -q --python $(BIN)/python --no-deps -r requirements/dev.lock
 	@UV_CACHE_DIR=$(CACHE)/uv $(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
 	@touch $@
 

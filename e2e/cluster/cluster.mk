@@ -20,4 +20,5 @@ binaries-apiserver:
 lock: $(STAMP) ## Resolve pyproject.toml into requirements/*.lock; versions already there are kept
 	for extra in $(EXTRAS); do $(COMPILE) --extra $$extra --output-file requirements/$$extra.lock pyproject.toml; done
 	printf 'torch\ntriton\n' | $(COMPILE) --constraint requirements/engine.lock --output-file requirements/torch.lock -
-	printf 'starlette\nuvicorn\n' | $(COMPILE) --constraint requirements/engine.lock --output-file requirements/assets.lock -
+	printf 'starlette\nuvicorn\n' \
+	  | $(COMPILE) --constraint requirements/engine.lock --output-file requirements/assets.lock -
