@@ -9,7 +9,8 @@ import pytest_asyncio
 
 from lorafleet_contracts.admin import Tier
 from lorafleet_gateway.shell.drain import drain
-from tests.gateway.doubles.kubernetes import ADAPTERS, ENDPOINT_SLICES
+from lorafleet_kube.paths import ENDPOINT_SLICES
+from tests.gateway.doubles.kubernetes import ADAPTERS
 from tests.gateway.doubles.stack import Stack, digest, make_key, put_adapter, run_stack, until
 
 pytestmark = pytest.mark.envoy

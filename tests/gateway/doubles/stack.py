@@ -20,11 +20,10 @@ from lorafleet_contracts.keys import KeyName, format_key, key_digest
 from lorafleet_contracts.tokens import port_token
 from lorafleet_gateway.settings import Settings, read_settings
 from lorafleet_gateway.shell.envoy_files import write_bootstrap
+from lorafleet_kube.paths import ENDPOINT_SLICES, NAMESPACES
 from tests.gateway.doubles.engine import EngineDouble, run_engine
 from tests.gateway.doubles.kubernetes import (
     ADAPTERS,
-    ENDPOINT_SLICES,
-    NAMESPACES,
     POOLS,
     TENANTS,
     KubernetesDouble,
@@ -88,6 +87,11 @@ class Stack:
         process = self.processes.pop(name)
         process.kill()
         process.wait()
+
+    def stop_all(self) -> None:
+        """Kill all processes."""
+        for name in list(self.processes):
+            self.stop(name)
 
     async def ready(self) -> None:
         """Wait until both halves say that they are ready."""
@@ -153,7 +157,7 @@ async def run_stack(folder: Path, engines: int = 2) -> AsyncIterator[Stack]:
         client = await exits.enter_async_context(aiohttp.ClientSession())
         environment = os.environ | _write_environment(folder, kubernetes.url)
         stack = Stack(read_settings(environment), kubernetes, replicas, client, environment)
-        exits.callback(lambda: [stack.stop(name) for name in list(stack.processes)])
+        exits.callback(stack.stop_all)
         fill(stack)
         write_bootstrap(stack.settings)
         stack.start_picker()

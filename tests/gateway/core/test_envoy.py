@@ -1,0 +1,64 @@
+"""Envoy's documents, checked against Envoy's own message types."""
+
+from typing import Any
+
+import pytest
+from envoy.config.bootstrap.v3 import bootstrap_pb2
+from envoy.config.cluster.v3 import cluster_pb2
+from envoy.config.endpoint.v3 import endpoint_pb2
+from google.protobuf import json_format
+
+from lorafleet_gateway.core.envoy_bootstrap import build_bootstrap
+from lorafleet_gateway.core.envoy_clusters import build_clusters, build_endpoints, cluster_name, endpoints_file
+from lorafleet_gateway.core.records import Replica
+from lorafleet_gateway.core.table import SetKey
+from tests.gateway.core.records import make_replica
+
+KEY = SetKey(("serving", "smol.v1"), "shared")
+
+
+def plain(document: dict[str, Any], message: Any) -> Any:
+    """Parse everything but the typed parts, whose types the running Envoy checks in the gateway's tests."""
+    return json_format.ParseDict(without_types(document), message)
+
+
+def without_types(value: Any) -> Any:
+    if isinstance(value, dict):
+        typed = ("typed_config", "typed_extension_protocol_options", "@type")
+        return {key: without_types(each) for key, each in value.items() if key not in typed}
+    return [without_types(each) for each in value] if isinstance(value, list) else value
+
+
+def test_the_bootstrap_keeps_admin_and_picker_on_loopback() -> None:
+    document = build_bootstrap(
+        name="g", listen=("0.0.0.0", 8080), admin_port=19000, picker_port=9002, max_body=7, config_dir="/run"
+    )
+    bootstrap = plain(document, bootstrap_pb2.Bootstrap())
+    assert bootstrap.admin.address.socket_address.address == "127.0.0.1"
+    (picker,) = bootstrap.static_resources.clusters
+    endpoint = picker.load_assignment.endpoints[0].lb_endpoints[0].endpoint
+    assert (endpoint.address.socket_address.address, endpoint.address.socket_address.port_value) == ("127.0.0.1", 9002)
+    (listener,) = bootstrap.static_resources.listeners
+    assert listener.per_connection_buffer_limit_bytes.value == 7
+    assert bootstrap.dynamic_resources.cds_config.path_config_source.path == "/run/cds.json"
+
+
+def test_a_set_is_a_cluster_that_reads_its_own_file() -> None:
+    (resource,) = build_clusters({KEY: ()}, "/run")["resources"]
+    cluster = plain(resource, cluster_pb2.Cluster())
+    assert cluster.name == cluster_name(KEY)
+    assert cluster.eds_cluster_config.eds_config.path_config_source.path == f"/run/{endpoints_file(KEY)}"
+
+
+@pytest.mark.parametrize("other", [SetKey(("serving", "v1"), "shared"), SetKey(("serving", "smol.v1"), "class-16")])
+def test_two_sets_never_share_a_name(other: SetKey) -> None:
+    assert cluster_name(KEY) != cluster_name(other)
+
+
+def test_endpoints_are_the_serving_addresses() -> None:
+    replicas = (make_replica(1), Replica("[fd00::1]:8000", "[fd00::1]:8001"))
+    (resource,) = build_endpoints(KEY, replicas)["resources"]
+    assignment = plain(resource, endpoint_pb2.ClusterLoadAssignment())
+    found = [each.endpoint.address.socket_address for each in assignment.endpoints[0].lb_endpoints]
+    assert [(each.address, each.port_value) for each in found] == [("10.0.0.1", 8000), ("fd00::1", 8000)]
+    assert assignment.cluster_name == cluster_name(KEY)
