@@ -44,8 +44,9 @@ async def load_access(kubeconfig: str | None = None, context: str | None = None)
     Raises AccessError when none of them is usable.
     """
     configuration = Configuration()
+    kubeconfig = kubeconfig or os.environ.get("KUBECONFIG")  # the package reads the variable only when imported
     try:
-        if kubeconfig is None and "KUBECONFIG" not in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ:
+        if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:
             kube_config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         else:
             await kube_config.load_kube_config(  # type: ignore[no-untyped-call]
