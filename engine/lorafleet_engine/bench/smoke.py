@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
-from lorafleet_engine.bench.engine import BenchEngine, RandomSource, build_engine, random_adapters
+from lorafleet_engine.bench.engine import RandomSource, install, random_adapters
 from lorafleet_engine.bench.plain import AdapterMatrices, PlainModel
 from lorafleet_engine.bench.workload import QWEN25_7B, RANKS, prompts
 from lorafleet_engine.memory.residency import Resident
 from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.model.config import parse_config
-from lorafleet_engine.scheduler.scheduler import Scheduler
+from lorafleet_engine.runner.assembly import EngineCore, Placement, assemble
 from lorafleet_engine.scheduler.sequence import Sequence, StepPlan
 
 REL_L2_BOUND = 2e-2
@@ -109,37 +109,37 @@ def _run(settings: Settings, started: float) -> Iterator[dict[str, Any]]:
     source = RandomSource(settings.device, settings.dtype, spread=0.06 if settings.tiny else 0.02)
     limits = StepLimits(tokens=128 if settings.tiny else 2048, sequences=max(batch for batch, _, _ in settings.cases))
     length = settings.context + _answer(settings, limits, limits.sequences)
-    engine = build_engine(config, source, limits, max_model_len=length, usable=settings.memory)
+    core = assemble(config, source, Placement(settings.device, settings.dtype, settings.memory, length, limits))
     count = max(adapters for _, adapters, _ in settings.cases)
     matrices = random_adapters(config, source, [RANKS[number % len(RANKS)] for number in range(count)])
     for number, adapter in enumerate(matrices):
-        engine.load(f"a{number:04d}", adapter)
+        install(core, f"a{number:04d}", adapter)
     plain = PlainModel(config, source)
     for batch, adapters, mixed in settings.cases:
         if time.monotonic() - started < settings.deadline_s:
-            yield _Case(settings, engine, plain, matrices).run(batch, adapters, mixed)
+            yield _Case(settings, core, plain, matrices).run(batch, adapters, mixed)
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
     settings: Settings
-    engine: BenchEngine
+    core: EngineCore
     plain: PlainModel
     matrices: list[dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]]]
 
     def run(self, batch: int, adapters: int, mixed: bool) -> dict[str, Any]:
         """Bring `batch` sequences to the context, time decode steps, check the logits of one more."""
-        scheduler = self.engine.scheduler()
+        scheduler = self.core.scheduler
         residents = self._residents(batch, adapters, mixed)
-        vocab = self.engine.config.shape.vocab
-        answer = _answer(self.settings, self.engine.limits, batch)
+        vocab = self.core.config.shape.vocab
+        answer = _answer(self.settings, self.core.placement.limits, batch)
         for number, prompt in enumerate(prompts(batch, self.settings.context, vocab=vocab)):
             scheduler.submit(Sequence(str(number), prompt, answer, adapter=residents[number]))
         while any(sequence.pending > 1 for sequence in (*scheduler.waiting, *scheduler.running)) or scheduler.waiting:
-            self._step(scheduler)
+            self._step()
         for _ in range(3):
-            self._step(scheduler)
-        times = [self._step(scheduler) for _ in range(self.settings.steps)]
+            self._step()
+        times = [self._step() for _ in range(self.settings.steps)]
         plan = scheduler.plan()
         assert plan is not None
         result = {
@@ -158,23 +158,23 @@ class _Case:
 
     def _residents(self, batch: int, adapters: int, mixed: bool) -> list[Resident | None]:
         chosen: list[Resident | None] = [
-            self.engine.residency.get(f"a{number % adapters:04d}") if adapters else None for number in range(batch)
+            self.core.residency.get(f"a{number % adapters:04d}") if adapters else None for number in range(batch)
         ]
         return [None if mixed and number % 2 else resident for number, resident in enumerate(chosen)]
 
-    def _step(self, scheduler: Scheduler) -> float:
+    def _step(self) -> float:
         """One whole step as the loop does it, from plan to tokens on the host; seconds."""
         started = time.perf_counter()
-        plan = scheduler.plan()
+        plan = self.core.scheduler.plan()
         assert plan is not None
-        tokens = self.engine.runner.logits(plan).argmax(-1).tolist()
-        scheduler.commit(plan, tokens)
+        tokens = self.core.runner.logits(plan).argmax(-1).tolist()
+        self.core.scheduler.commit(plan, tokens)
         return time.perf_counter() - started
 
     def _check(self, plan: StepPlan) -> dict[str, Any]:
         """Compare the step's logits with the plain model's, for rows spread over the batch, and with the eager step."""
-        logits = self.engine.runner.logits(plan).clone()
-        same = torch.equal(logits, self.engine.runner.eager_logits(plan)) if logits.is_cuda else None
+        logits = self.core.runner.logits(plan).clone()
+        same = torch.equal(logits, self.core.runner.eager_logits(plan)) if logits.is_cuda else None
         count = len(plan.works)
         rows = sorted({round(at * (count - 1) / max(ROWS_CHECKED - 1, 1)) for at in range(ROWS_CHECKED)})
         sequences = [plan.works[row].sequence for row in rows]

@@ -93,7 +93,7 @@ def _candidates(probabilities: torch.Tensor, params: SamplingParams) -> tuple[to
     elif float(values.sum()) < params.top_p:
         values, ids = probabilities.sort(descending=True)
     before = values.cumsum(dim=-1) - values
-    return torch.where(before < params.top_p, values, 0), ids
+    return torch.where((before < params.top_p) | (before == 0), values, 0), ids
 
 
 def _penalise(row: torch.Tensor, draw: Draw) -> torch.Tensor:

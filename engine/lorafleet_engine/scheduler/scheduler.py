@@ -70,8 +70,11 @@ class Scheduler:
         works = (*singles, *chunks)
         return StepPlan(works, len(singles), _distinct(works)) if works else None
 
-    def commit(self, plan: StepPlan, tokens: Items[int]) -> list[Advance]:
-        """Record a step that ran: one sampled token for each work that samples, in order. Finished ones leave."""
+    def commit(self, plan: StepPlan, tokens: Items[int | None]) -> list[Advance]:
+        """Record a step that ran: one sampled token for each work that samples, in order. Finished ones leave.
+
+        None stands for a token that could not be drawn: that sequence ends in error.
+        """
         sampled = iter(tokens)
         advances = []
         for work in plan.works:
@@ -80,7 +83,8 @@ class Scheduler:
             if not work.samples:
                 continue
             token = next(sampled)
-            sequence.tokens.append(token)
+            if token is not None:
+                sequence.tokens.append(token)
             advance = Advance(sequence, token, _finish(sequence, token))
             if advance.finish is not None:
                 self.remove(sequence)
@@ -137,7 +141,9 @@ def _outstanding(sequence: Sequence) -> int:
     return max(pages_for_tokens(len(sequence.tokens) + 1) - len(sequence.pages), 0)
 
 
-def _finish(sequence: Sequence, token: int) -> FinishReason | None:
+def _finish(sequence: Sequence, token: int | None) -> FinishReason | None:
+    if token is None:
+        return "error"
     if token in sequence.stops:
         return "stop"
     return "length" if sequence.generated >= sequence.max_new else None

@@ -65,5 +65,5 @@ class Advance:
     """What a step brought one sequence: its new token, and why it ended if it did."""
 
     sequence: Sequence
-    token: int
+    token: int | None
     finish: FinishReason | None

@@ -1,0 +1,278 @@
+"""The one thread that owns the device: inbox -> schedule -> run -> sample -> outbox.
+
+Runs in a process of its own, started by child.py; tests drive it through a Mailbox of their own. It never parses,
+hashes or packs, and it waits for messages only while nothing is live.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Protocol
+
+from lorafleet_contracts.capacity import BaseDoesNotFitError
+from lorafleet_engine.errors import EngineError
+from lorafleet_engine.messages import (
+    AdapterUnloaded,
+    Cancel,
+    Drain,
+    Drained,
+    FinishReason,
+    FromLoop,
+    Generate,
+    LoadAdapter,
+    LoopConfig,
+    LoopCounters,
+    LoopFailed,
+    LoopReady,
+    LoopState,
+    Rejected,
+    Shutdown,
+    Token,
+    Tokens,
+    ToLoop,
+    UnloadAdapter,
+    VersionKey,
+)
+from lorafleet_engine.requests import LiveRequest, Refusal, RequestRules
+from lorafleet_engine.runner.assembly import EngineCore, start_core
+from lorafleet_engine.runner.sampler import Draw, sample
+from lorafleet_engine.scheduler.sequence import Advance, StepPlan
+from lorafleet_engine.versions import VersionKeeper
+
+
+class Mailbox(Protocol):
+    """The loop's end of its pipe."""
+
+    def receive(self, wait_s: float) -> list[ToLoop]:
+        """All messages that are there; waits up to `wait_s` seconds for the first. Raises EOFError once closed."""
+        ...
+
+    def send(self, message: FromLoop) -> None:
+        """Hand over one message. Raises OSError once closed."""
+        ...
+
+
+class PipeMailbox:
+    """A Mailbox over multiprocessing's Connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def receive(self, wait_s: float) -> list[ToLoop]:
+        """See Mailbox."""
+        messages: list[ToLoop] = []
+        while self._connection.poll(0 if messages else wait_s):
+            messages.append(self._connection.recv())
+        return messages
+
+    def send(self, message: FromLoop) -> None:
+        """See Mailbox."""
+        self._connection.send(message)
+
+
+def run_loop(connection: Connection, settings: LoopConfig) -> None:
+    """Load the model, then serve until Shutdown or the end of the pipe. Errors go out as LoopFailed first."""
+    mailbox = PipeMailbox(connection)
+    try:
+        EngineLoop(start_core(settings), mailbox, settings.state_interval_s).run()
+    except (EOFError, BrokenPipeError):
+        return
+    except (EngineError, BaseDoesNotFitError) as error:
+        mailbox.send(LoopFailed(str(error)))
+    except Exception as error:
+        mailbox.send(LoopFailed(f"{type(error).__name__}: {error}"))
+        raise
+
+
+class EngineLoop:
+    """One message or step at a time. `clock` gives seconds, for durations only."""
+
+    def __init__(
+        self, core: EngineCore, mailbox: Mailbox, state_interval_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._core = core
+        self._mailbox = mailbox
+        self._interval = state_interval_s
+        self._clock = clock
+        self._rules = RequestRules(core.placement.max_model_len, core.config.shape.vocab, core.config.eos_token_ids)
+        self._versions = VersionKeeper(core)
+        self._live: dict[str, LiveRequest] = {}
+        self._counters = LoopCounters()
+        self._last_plan: StepPlan | None = None
+        self._step_s = 0.0
+        self._reported_at = float("-inf")
+        self._changed = True
+        self._open = True
+        self._draining = False
+        self._drained = False
+
+    def run(self) -> None:
+        """Serve until Shutdown. Raises EOFError or BrokenPipeError when the other end is gone."""
+        core = self._core
+        self._mailbox.send(
+            LoopReady(
+                core.plan.budget,
+                core.geometry.page_bytes,
+                core.placement.max_model_len,
+                core.config.shape.vocab,
+                core.config.eos_token_ids,
+            )
+        )
+        while self._open:
+            self.turn()
+
+    def turn(self) -> None:
+        """Take in what has arrived, run one step, report."""
+        for message in self._mailbox.receive(0 if self._live else self._interval):
+            self._handle(message)
+        if self._live:
+            self._step()
+        if self._draining and not self._live and not self._drained:
+            self._drained = True
+            self._mailbox.send(Drained())
+        if self._changed and self._clock() - self._reported_at >= self._interval:
+            self._report()
+
+    def _handle(self, message: ToLoop) -> None:
+        self._changed = True
+        match message:
+            case Generate():
+                self._generate(message)
+            case Cancel():
+                self._cancel(message.request_id)
+            case LoadAdapter():
+                self._mailbox.send(self._versions.load(message.key, message.blob))
+                self._count(loads=1)
+                self._report()
+            case UnloadAdapter():
+                self._unload(message.key)
+            case Drain():
+                self._draining = True
+                self._report()
+            case Shutdown():
+                self._open = False
+
+    def _generate(self, request: Generate) -> None:
+        refusal = self._admit(request)
+        if refusal is not None:
+            self._count(rejected=1)
+            self._mailbox.send(Rejected(request.request_id, refusal.code, refusal.message))
+
+    def _admit(self, request: Generate) -> Refusal | None:
+        """Queue the request, or say why not."""
+        if self._draining:
+            return Refusal("draining", "the engine is shutting down")
+        if request.request_id in self._live:
+            return Refusal("invalid", f"request {request.request_id} is live already")
+        refusal = self._rules.refusal(request)
+        if refusal is not None:
+            return refusal
+        live = self._rules.accept(request, self._clock())
+        if request.adapter is not None:
+            live.sequence.adapter = self._core.residency.acquire(request.adapter)
+            if live.sequence.adapter is None:
+                return Refusal("version_missing", f"version {request.adapter} is not resident")
+        if not self._core.scheduler.submit(live.sequence):
+            self._let_go(live)
+            return Refusal("queue_full", "too many requests are waiting")
+        self._live[request.request_id] = live
+        return None
+
+    def _cancel(self, request_id: str) -> None:
+        live = self._live.get(request_id)
+        if live is None:
+            return
+        self._core.scheduler.remove(live.sequence)
+        self._count(cancelled=1)
+        self._end(live, (), "cancelled")
+
+    def _unload(self, key: VersionKey) -> None:
+        freed = self._versions.unload(key)
+        if freed is not None:
+            self._gone(key, freed)
+
+    def _gone(self, key: VersionKey, freed: int) -> None:
+        self._count(unloads=int(freed > 0))
+        self._mailbox.send(AdapterUnloaded(key, freed))
+        self._report()
+
+    def _step(self) -> None:
+        """Plan, run, sample and send one step."""
+        began = self._clock()
+        plan = self._core.scheduler.plan()
+        if plan is None:
+            raise RuntimeError("requests are live but none of them can run")
+        logits = self._core.runner.logits(plan)
+        live = [self._live[work.sequence.request_id] for work in plan.works if work.samples]
+        tokens = sample(
+            logits, [Draw(x.request.params, x.seed, x.sequence.tokens, x.sequence.prompt_length) for x in live]
+        )
+        advances = self._core.scheduler.commit(plan, [None if token is None else token.id for token in tokens])
+        for request, token, advance in zip(live, tokens, advances, strict=True):
+            self._advance(request, token, advance, began)
+        self._last_plan, self._changed = plan, True
+        self._step_s = self._clock() - began
+        self._count(
+            steps=1, prompt_tokens=plan.tokens - plan.decodes, generated_tokens=sum(t is not None for t in tokens)
+        )
+
+    def _advance(self, live: LiveRequest, token: Token | None, advance: Advance, began: float) -> None:
+        tokens = () if token is None else (token,)
+        queue_s = None if live.started else began - live.arrived
+        live.started = True
+        if advance.finish is None:
+            self._mailbox.send(Tokens(live.request.request_id, tokens, queue_s=queue_s))
+            return
+        self._count(finished=1)
+        self._end(live, tokens, advance.finish, queue_s)
+
+    def _end(
+        self, live: LiveRequest, tokens: tuple[Token, ...], finish: FinishReason, queue_s: float | None = None
+    ) -> None:
+        """Send the last news of a request and forget it; its version may be free now."""
+        del self._live[live.request.request_id]
+        self._mailbox.send(
+            Tokens(
+                live.request.request_id,
+                tokens,
+                finish,
+                live.usage,
+                stop_token_id=tokens[-1].id if finish == "stop" else None,
+                queue_s=queue_s,
+                error="the model's output is not finite for this request" if finish == "error" else "",
+            )
+        )
+        self._let_go(live)
+
+    def _let_go(self, live: LiveRequest) -> None:
+        adapter = live.sequence.adapter
+        if adapter is not None and self._core.residency.release(adapter):
+            self._gone(adapter.key, adapter.bytes)
+
+    def _count(self, **more: int) -> None:
+        now = {name: getattr(self._counters, name) + count for name, count in more.items()}
+        self._counters = replace(self._counters, **now)
+
+    def _report(self) -> None:
+        core, plan = self._core, self._last_plan
+        self._changed = False
+        self._reported_at = self._clock()
+        self._mailbox.send(
+            LoopState(
+                budget=core.plan.budget,
+                adapter_bytes=core.residency.bytes,
+                pages=core.pages.total,
+                pages_free=core.pages.free,
+                pages_adapters=self._versions.pages,
+                pages_kv=core.pages.total - core.pages.free - self._versions.pages,
+                running=len(core.scheduler.running),
+                waiting=len(core.scheduler.waiting),
+                versions=self._versions.states(),
+                counters=replace(self._counters, preemptions=core.scheduler.preemptions),
+                step_ms=self._step_s * 1e3,
+                step_adapters=len(plan.adapters) if plan else 0,
+                step_rank_sum=plan.rank_sum if plan else 0,
+                draining=self._draining,
+            )
+        )

@@ -1,0 +1,84 @@
+"""Scheduler, memory and runner put together over one device, within one budget. Called by loop.py and bench/."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from lorafleet_contracts.capacity import usable_bytes
+from lorafleet_engine.errors import DoesNotFitError
+from lorafleet_engine.memory.budget import MemoryPlan, plan_engine_memory
+from lorafleet_engine.memory.geometry import RESERVED_PAGES, PoolGeometry, pool_geometry
+from lorafleet_engine.memory.pages import PagePool
+from lorafleet_engine.memory.residency import Residency
+from lorafleet_engine.messages import LoopConfig, StepLimits
+from lorafleet_engine.model.config import ModelConfig, read_config
+from lorafleet_engine.model.decoder import build_decoder
+from lorafleet_engine.model.weights import SafetensorsSource, WeightSource
+from lorafleet_engine.runner.pool import DTYPES, DevicePool
+from lorafleet_engine.runner.runner import Runner
+from lorafleet_engine.scheduler.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where and how large: `usable` bytes of `device` for everything, numbers of `dtype`, sequences of at most
+    `max_model_len` tokens."""
+
+    device: torch.device
+    dtype: torch.dtype
+    usable: int
+    max_model_len: int
+    limits: StepLimits
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCore:
+    """What a loop drives. All of it belongs to the loop's thread."""
+
+    config: ModelConfig
+    placement: Placement
+    geometry: PoolGeometry
+    plan: MemoryPlan
+    pages: PagePool
+    residency: Residency
+    scheduler: Scheduler
+    runner: Runner
+
+
+def assemble(config: ModelConfig, source: WeightSource, placement: Placement) -> EngineCore:
+    """Plan the memory, then build the model and allocate the pool.
+
+    Raises BaseDoesNotFitError or DoesNotFitError before anything is allocated, BrokenModelError from `source`.
+    """
+    dtype_bytes = torch.empty(0, dtype=placement.dtype).element_size()
+    geometry = pool_geometry(config.shape, dtype_bytes)
+    limits, length = placement.limits, placement.max_model_len
+    plan = plan_engine_memory(config.shape, geometry, limits, length, placement.usable)
+    pages = PagePool(plan.pages, RESERVED_PAGES)
+    residency = Residency(pages, plan.budget.adapters, plan.table_rows, plan.kv_floor)
+    decoder = build_decoder(config, source)
+    pool = DevicePool(geometry, plan.pages, plan.table_rows, placement.device, placement.dtype)
+    runner = Runner(config, decoder, pool, geometry, limits, max_model_len=length)
+    return EngineCore(config, placement, geometry, plan, pages, residency, Scheduler(limits, pages), runner)
+
+
+def start_core(settings: LoopConfig) -> EngineCore:
+    """Assemble the engine that `settings` describe. Raises EngineError or BaseDoesNotFitError with the numbers."""
+    torch.set_num_threads(settings.threads)
+    device, dtype = torch.device(settings.device), DTYPES[settings.dtype]
+    config = read_config(Path(settings.model_dir))
+    if settings.max_model_len > config.max_positions:
+        raise DoesNotFitError("positions of the base model", settings.max_model_len, config.max_positions)
+    placement = Placement(device, dtype, _usable(settings, device), settings.max_model_len, settings.limits)
+    with SafetensorsSource(Path(settings.model_dir), device, dtype) as source:
+        return assemble(config, source, placement)
+
+
+def _usable(settings: LoopConfig, device: torch.device) -> int:
+    if settings.memory_bytes is not None:
+        return settings.memory_bytes
+    if device.type != "cuda":
+        raise DoesNotFitError("LoopConfig.memory_bytes, which a CPU engine must be given", 1, 0)
+    _, total = torch.cuda.mem_get_info(device)
+    return usable_bytes(total, settings.utilization_percent)

@@ -1,0 +1,111 @@
+"""Drives an EngineLoop through its messages, turn by turn, in the test's own thread."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lorafleet_engine.adapters.pack import pack_adapter
+from lorafleet_engine.loop import EngineLoop
+from lorafleet_engine.messages import (
+    AdapterLoaded,
+    AdapterRejected,
+    FromLoop,
+    Generate,
+    LoadAdapter,
+    LoopConfig,
+    LoopState,
+    Rejected,
+    Tokens,
+    ToLoop,
+)
+from lorafleet_engine.runner.assembly import EngineCore, start_core
+
+
+class ListMailbox:
+    """A Mailbox (loop.py) of two lists."""
+
+    def __init__(self) -> None:
+        self.inbox: list[ToLoop] = []
+        self.outbox: list[FromLoop] = []
+
+    def receive(self, wait_s: float) -> list[ToLoop]:
+        taken, self.inbox = self.inbox, []
+        return taken
+
+    def send(self, message: FromLoop) -> None:
+        self.outbox.append(message)
+
+
+@dataclass
+class Answer:
+    """All news of one request, joined."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: str | None = None
+    news: list[Tokens | Rejected] = field(default_factory=list)
+
+
+class LoopDriver:
+    """One engine. Adapters are packed here as the loader would do it."""
+
+    def __init__(self, core: EngineCore, blob_dir: Path) -> None:
+        self.core = core
+        self.mailbox = ListMailbox()
+        self.loop = EngineLoop(core, self.mailbox, state_interval_s=0)
+        self._blobs = blob_dir
+        self._sent = 0
+
+    @classmethod
+    def start(cls, settings: LoopConfig, blob_dir: Path) -> "LoopDriver":
+        return cls(start_core(settings), blob_dir)
+
+    def load(self, key: str, adapter_dir: Path) -> AdapterLoaded | AdapterRejected:
+        """Pack and load an adapter; returns the loop's answer."""
+        dtype = "float32" if self.core.geometry.dtype_bytes == 4 else "bfloat16"
+        self._blobs.mkdir(exist_ok=True)
+        path = self._blobs / f"{len(list(self._blobs.iterdir()))}.blob"
+        blob = pack_adapter(adapter_dir, self.core.config.shape, dtype).write(path)
+        self.post(LoadAdapter(key, blob))
+        return next(m for m in reversed(self.mailbox.outbox) if isinstance(m, AdapterLoaded | AdapterRejected))
+
+    def post(self, *messages: ToLoop) -> list[FromLoop]:
+        """Send messages, take one turn, and return what came of it."""
+        before = len(self.mailbox.outbox)
+        self.mailbox.inbox += messages
+        self.loop.turn()
+        return self.mailbox.outbox[before:]
+
+    def run(self, requests: Iterable[Generate]) -> dict[str, Answer]:
+        """Send all requests at once and turn until each has its last news."""
+        requests = list(requests)
+        before = len(self.mailbox.outbox)
+        self.post(*requests)
+        for _ in range(100_000):
+            answers = collect(self.mailbox.outbox[before:])
+            if all(answers[request.request_id].finish for request in requests):
+                return answers
+            self.loop.turn()
+        raise AssertionError("the loop does not finish")
+
+    @property
+    def state(self) -> LoopState:
+        """The last state that the loop sent."""
+        return next(m for m in reversed(self.mailbox.outbox) if isinstance(m, LoopState))
+
+
+def collect(messages: Iterable[FromLoop]) -> dict[str, Answer]:
+    """Join the news of every request."""
+    answers: defaultdict[str, Answer] = defaultdict(Answer)
+    for message in messages:
+        if isinstance(message, Rejected):
+            answers[message.request_id].finish = message.code
+            answers[message.request_id].news.append(message)
+        elif isinstance(message, Tokens):
+            answer = answers[message.request_id]
+            answer.tokens += [token.id for token in message.tokens]
+            answer.logprobs += [token.logprob for token in message.tokens if token.logprob is not None]
+            answer.finish = message.finish_reason
+            answer.news.append(message)
+    return answers
