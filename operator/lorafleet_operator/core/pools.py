@@ -64,6 +64,8 @@ def judge_pool(snapshot: PoolSnapshot, refusal: Refusal | None, now: float) -> L
     pool, old = snapshot.pool, snapshot.pool.status
     wanted = pool.spec.replicas.min if pool.spec else 0
     tally = _count(snapshot, wanted)
+    if refusal is None and snapshot.refusals:
+        refusal = Refusal(Reason.INVALID, f"the API server refuses {'; '.join(snapshot.refusals)}. Correct engine.pod")
     drafts = _refused(refusal) if refusal else _observed(snapshot, tally)
     present = sum(not each.deleting for each in snapshot.replicas)
     new = LoraPoolStatus(

@@ -168,7 +168,8 @@ class PoolSnapshot:
     """One pool and everything that its task decides about.
 
     `namespaces` maps names to labels; `applied` maps "Kind/name" to the fingerprint of what the API server is known
-    to hold (absent: unknown or changed by others). `cluster_wide` is False when the operator sees some namespaces only.
+    to hold (absent: unknown or changed by others) or, with a word in `refusals`, does not want. `cluster_wide` is False
+    when the operator sees some namespaces only.
     """
 
     pool: Pool
@@ -180,6 +181,7 @@ class PoolSnapshot:
     tokens: PoolTokens
     workload: Workload | None = None
     applied: Mapping[str, str] = field(default_factory=dict)
+    refusals: tuple[str, ...] = ()
     memory: Memory = Memory()
     cluster_wide: bool = True
 

@@ -1,0 +1,43 @@
+"""All that we use of kopf: start-up, clean-up, log-in and events of LoraPools. They wake and decide nothing.
+
+kopf's other handlers would put finalizers or annotations on users' objects; we use none of them.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import kopf
+
+from lorafleet_contracts.names import GROUP, VERSION
+from lorafleet_operator.handlers.parts import Parts
+from lorafleet_operator.handlers.wakes import Wakes
+
+Login = Callable[[], Awaitable[dict[str, Any]]]
+
+
+def build_registry(wakes: Wakes, parts: Parts, login: Login) -> kopf.OperatorRegistry:
+    """The handlers of one leadership. `login` gives the fields of kopf.ConnectionInfo."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    async def log_in(**_: Any) -> kopf.ConnectionInfo:
+        return kopf.ConnectionInfo(**await login())
+
+    @kopf.on.startup(registry=registry)
+    async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
+        settings.posting.enabled = False
+        settings.scanning.disabled = True
+        settings.process.ultimate_exiting_timeout = None
+        settings.queueing.idle_timeout = 1
+        settings.networking.error_backoffs = [1, 2, 3]
+        wakes.lead(parts)
+
+    @kopf.on.cleanup(registry=registry)
+    async def stop(**_: Any) -> None:
+        await wakes.stop()
+
+    @kopf.on.event(GROUP, VERSION, "lorapools", registry=registry)
+    async def pool_event(namespace: str | None, name: str, **_: Any) -> None:
+        wakes.pool_touched((namespace or "", name))
+
+    return registry

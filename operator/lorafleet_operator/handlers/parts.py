@@ -1,0 +1,25 @@
+"""What the tasks work with, wired once by main.py. Holds no behaviour."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lorafleet_operator.shell.admin import EngineAdmin
+from lorafleet_operator.shell.credentials import PortKeys
+from lorafleet_operator.shell.engines import EngineLinks
+from lorafleet_operator.shell.execute import Executor
+from lorafleet_operator.shell.metrics import Metrics
+from lorafleet_operator.shell.observe import Observer
+from lorafleet_operator.shell.watches import Watches
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The shell, ready to use. `keys` gives the port keys as they were read last."""
+
+    watches: Watches
+    links: EngineLinks
+    observer: Observer
+    executor: Executor
+    admin: EngineAdmin
+    keys: Callable[[], PortKeys]
+    metrics: Metrics

@@ -1,0 +1,114 @@
+"""One task a pool, and one for orphans: wait to be woken, then observe, plan, execute. Started by wakes.py.
+
+Two plans of one pool never overlap. A task ends when its pool is gone from our own watch, never by a missed event.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from lorafleet_kube.errors import KubeError
+from lorafleet_operator.core.planning import plan_orphans, plan_pool
+from lorafleet_operator.handlers.parts import Parts
+from lorafleet_operator.shell.calls import PoolCalls
+from lorafleet_operator.shell.objects import AppliedObjects
+from lorafleet_operator.shell.observe import PoolMemory
+from lorafleet_operator.shell.records import PoolKey
+
+log = logging.getLogger(__name__)
+
+DEBOUNCE_SECONDS = 0.2
+RESYNC_SECONDS = 60.0
+LONGEST_BACKOFF_SECONDS = 60.0
+PLAN_SECONDS = 60.0
+CONTACT_SECONDS = 5.0
+"""How long a first plan waits for the engines' states, so that no verdict rests on not having asked yet."""
+
+Round = Callable[[], Awaitable[float | None]]
+
+
+async def run_rounds(name: str, wake: asyncio.Event, one_round: Round) -> None:
+    """Call `one_round` when woken, and again after the seconds it returns; a negative number ends it.
+
+    Errors of the API server are logged and retried with backoff. Raises NotLeadingError.
+    """
+    failures = 0
+    while True:
+        try:
+            async with asyncio.timeout(PLAN_SECONDS):
+                again_in = await one_round()
+            failures = 0
+        except (KubeError, TimeoutError) as error:
+            failures += 1
+            again_in = min(2.0**failures, LONGEST_BACKOFF_SECONDS)
+            log.warning("%s: %s; trying again in %.0f s", name, error or "out of time", again_in)
+        if again_in is not None and again_in < 0:
+            return
+        try:
+            async with asyncio.timeout(RESYNC_SECONDS if again_in is None else min(again_in, RESYNC_SECONDS)):
+                await wake.wait()
+        except TimeoutError:
+            pass
+        await asyncio.sleep(DEBOUNCE_SECONDS)
+        wake.clear()  # whatever comes from here on causes one more round
+
+
+class PoolTask:
+    """The one decider of a pool."""
+
+    def __init__(self, key: PoolKey, parts: Parts) -> None:
+        self._key = key
+        self._parts = parts
+        self._wake = asyncio.Event()
+        self._memory = PoolMemory(PoolCalls(parts.admin, self.wake), AppliedObjects())
+        self._started = time.monotonic()
+
+    def wake(self) -> None:
+        """Have it look again soon."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Decide until the pool is gone."""
+        try:
+            await run_rounds(f"pool {self._key[0]}/{self._key[1]}", self._wake, self._round)
+        finally:
+            await self._memory.calls.close()
+
+    async def _round(self) -> float | None:
+        parts, now = self._parts, time.time()
+        waited = time.monotonic() - self._started
+        if waited < CONTACT_SECONDS and not parts.observer.heard_of_engines(self._key):
+            return DEBOUNCE_SECONDS
+        with parts.metrics.plan_seconds.time():
+            snapshot = parts.observer.observe_pool(self._key, parts.keys(), self._memory)
+            if snapshot is None:
+                return -1.0
+            plan = plan_pool(snapshot, now)
+        empty = not plan.actions and not plan.statuses
+        parts.metrics.plans.labels("empty" if empty else "work").inc()
+        await parts.executor.carry_out(
+            plan, self._memory, snapshot.tokens, lambda name: parts.observer.pod(self._key, name)
+        )
+        return plan.again_in
+
+
+class OrphanTask:
+    """Gives verdicts to adapters and tenants whose pool does not exist."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """Have it look again soon."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Decide for ever."""
+        await run_rounds("orphans", self._wake, self._round)
+
+    async def _round(self) -> float | None:
+        plan = plan_orphans(self._parts.observer.observe_orphans(), time.time())
+        await self._parts.executor.write(plan.statuses)
+        return plan.again_in

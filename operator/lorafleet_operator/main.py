@@ -1,0 +1,210 @@
+"""Wires the operator and runs it: warm up, wait for the Lease, lead, and end with the Lease. Called by __main__ only.
+
+Nothing survives the loss of the Lease: the process exits non-zero and its container starts again as a standby.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import uuid
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import kopf
+
+from lorafleet_kube.access import Access, load_access
+from lorafleet_kube.api import KubeApi, connect
+from lorafleet_kube.errors import KubeError
+from lorafleet_operator.errors import SettingsError
+from lorafleet_operator.handlers.lifecycle import build_registry
+from lorafleet_operator.handlers.parts import Parts
+from lorafleet_operator.handlers.wakes import Wakes
+from lorafleet_operator.settings import Settings, read_settings
+from lorafleet_operator.shell.access import connection_fields
+from lorafleet_operator.shell.admin import EngineAdmin
+from lorafleet_operator.shell.cluster import Cluster
+from lorafleet_operator.shell.credentials import PortKeys, PortKeyStore
+from lorafleet_operator.shell.engines import EngineLinks
+from lorafleet_operator.shell.execute import Executor
+from lorafleet_operator.shell.health import serve_health
+from lorafleet_operator.shell.lease import Lease
+from lorafleet_operator.shell.metrics import Metrics
+from lorafleet_operator.shell.observe import Observer
+from lorafleet_operator.shell.watches import Watches
+
+log = logging.getLogger(__name__)
+
+STOPPED, LOST, UNUSABLE = 0, 3, 2
+KEYS_SECONDS = 60.0
+STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """What exists from the start of the process to its end."""
+
+    settings: Settings
+    access: Access
+    api: KubeApi
+    session: aiohttp.ClientSession
+    lease: Lease
+    metrics: Metrics
+    wakes: Wakes
+    watches: Watches
+
+
+def main() -> int:
+    """Run until told to stop; returns the exit status."""
+    try:
+        settings = read_settings(os.environ)
+    except SettingsError as error:
+        logging.basicConfig()
+        log.error("%s", error)
+        return UNUSABLE
+    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    return asyncio.run(run_operator(settings))
+
+
+async def run_operator(settings: Settings) -> int:
+    """Run one life of the operator in this event loop; returns the exit status."""
+    stop = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        process = await _warm_up(stack, settings)
+        _on_signals(stop)
+        await _first_of(process.watches.wait_synced(), stop.wait())
+        if not stop.is_set():
+            await _first_of(process.lease.acquire(), stop.wait())
+        if stop.is_set():
+            await process.lease.release()
+            return STOPPED
+        return await _lead(process, stop)
+
+
+async def _warm_up(stack: AsyncExitStack, settings: Settings) -> _Process:
+    """Open everything that a standby has: the API server, the watches, the health endpoint."""
+    access = await load_access()
+    api = await stack.enter_async_context(connect(access))
+    session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
+    metrics, wakes = Metrics(), Wakes()
+    watches = Watches(api, settings.watch_namespaces, wakes)
+    await stack.enter_async_context(serve_health(settings.health_port, lambda: watches.synced, metrics))
+    watching = asyncio.create_task(watches.run(), name="watches")
+    stack.push_async_callback(_cancel, watching)
+    identity = f"{settings.pod_name}_{uuid.uuid4()}"
+    lease = Lease(api, (settings.namespace, settings.lease_name), identity)
+    return _Process(settings, access, api, session, lease, metrics, wakes, watches)
+
+
+async def _lead(process: _Process, stop: asyncio.Event) -> int:
+    """Lead until told to stop, until the Lease is lost or until something breaks."""
+    # Born before kopf starts: at its end kopf cancels every task that is younger than itself.
+    holding = asyncio.create_task(process.lease.hold(), name="lease")
+    keys = _Keys(PortKeyStore(process.api, process.lease, process.settings.namespace, process.settings.deployment))
+    refreshing = asyncio.create_task(keys.run(), name="port keys")
+    try:
+        await _first_of(keys.loaded.wait(), holding, stop.wait())
+        if not keys.loaded.is_set():
+            return STOPPED if stop.is_set() else LOST
+        process.metrics.leading.set(1)
+        return await _run_kopf(process, keys, holding, stop)
+    finally:
+        process.metrics.leading.set(0)
+        await process.lease.release()
+        await _cancel(refreshing)
+        await _cancel(holding)
+
+
+async def _run_kopf(process: _Process, keys: "_Keys", holding: "asyncio.Task[None]", stop: asyncio.Event) -> int:
+    settings = process.settings
+
+    async def login() -> dict[str, object]:
+        return await connection_fields(process.access)
+
+    registry = build_registry(process.wakes, _wire(process, keys), login)
+    ending, ready = asyncio.Event(), asyncio.Event()
+    running = asyncio.create_task(
+        kopf.operator(
+            registry=registry,
+            standalone=True,
+            clusterwide=not settings.watch_namespaces,
+            namespaces=settings.watch_namespaces,
+            stop_flag=ending,
+            ready_flag=ready,
+        ),
+        name="kopf",
+    )
+    await _first_of(ready.wait(), running)
+    _on_signals(stop)  # kopf has put its own handlers in place
+    await _first_of(running, holding, stop.wait(), process.wakes.broken.wait())
+    status = STOPPED if stop.is_set() else LOST
+    log.info("ending: %s", "told to" if stop.is_set() else "lease lost" if holding.done() else "kopf or a task ended")
+    ending.set()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(STOP_SECONDS):
+            await asyncio.wait([running])
+    return status
+
+
+def _wire(process: _Process, keys: "_Keys") -> Parts:
+    """The one place where the leader's parts meet."""
+    settings, watches, wakes = process.settings, process.watches, process.wakes
+    links = EngineLinks(process.session, lambda pool: observer.tokens(pool, keys.current()), wakes.pool_touched)
+    observer = Observer(watches, links, settings.engine, cluster_wide=not settings.watch_namespaces)
+    return Parts(
+        watches=watches,
+        links=links,
+        observer=observer,
+        executor=Executor(Cluster(process.api, process.lease), watches, process.metrics),
+        admin=EngineAdmin(process.session, process.lease),
+        keys=keys.current,
+        metrics=process.metrics,
+    )
+
+
+class _Keys:
+    """The port keys, read again now and then so that a rotation is noticed."""
+
+    def __init__(self, store: PortKeyStore) -> None:
+        self._store = store
+        self._keys = PortKeys({})
+        self.loaded = asyncio.Event()
+
+    def current(self) -> PortKeys:
+        """The keys as they were read last."""
+        return self._keys
+
+    async def run(self) -> None:
+        """Read for ever; cancel to stop."""
+        while True:
+            try:
+                self._keys = await self._store.load()
+                self.loaded.set()
+            except KubeError as error:
+                log.warning("the port keys could not be read: %s", error)
+            await asyncio.sleep(KEYS_SECONDS if self.loaded.is_set() else 1.0)
+
+
+def _on_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+
+async def _first_of(*waited: "Coroutine[Any, Any, Any] | asyncio.Task[Any]") -> None:
+    """Return when the first ends; coroutines that did not are cancelled, tasks are left alone."""
+    tasks = [each if isinstance(each, asyncio.Task) else asyncio.create_task(each) for each in waited]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task, each in zip(tasks, waited, strict=True):
+            if task is not each:
+                await _cancel(task)
+
+
+async def _cancel(task: "asyncio.Task[Any]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

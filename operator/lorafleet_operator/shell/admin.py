@@ -1,0 +1,111 @@
+"""Calls of the engines' admin port, fenced. Called by calls.py; waits out 202, retries nothing else."""
+
+import asyncio
+from dataclasses import dataclass
+
+import aiohttp
+import orjson
+from pydantic import ValidationError
+
+from lorafleet_contracts.admin import (
+    INSPECT_PATH,
+    VERSION_PATH,
+    AdapterReport,
+    InspectRequest,
+    Problem,
+    VersionRequest,
+    Wire,
+)
+from lorafleet_contracts.names import EnginePort
+from lorafleet_operator.errors import EngineRefusedError, EngineUnreachableError
+from lorafleet_operator.shell.engines import engine_url
+from lorafleet_operator.shell.lease import Lease
+
+ACCEPTED = 202
+FIRST_POLL_SECONDS = 0.1
+MAX_POLL_SECONDS = 1.0
+REQUEST_SECONDS = 35.0
+CONNECT_SECONDS = 3.0
+WHOLE_SECONDS = 900.0
+"""How long one inspection or load may take in all before it counts as failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminAddress:
+    """Where an engine's admin port is, and the token that opens it."""
+
+    ip: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"AdminAddress({self.ip})"
+
+
+class EngineAdmin:
+    """The admin port of any engine."""
+
+    def __init__(self, session: aiohttp.ClientSession, lease: Lease) -> None:
+        self._session = session
+        self._lease = lease
+
+    async def inspect(self, address: AdminAddress, uid: str, request: InspectRequest) -> AdapterReport:
+        """Have an adapter's files fetched and verified. Raises NotLeadingError or EngineError."""
+        answer = await self._until_done(address, "POST", INSPECT_PATH.format(uid=uid), request)
+        try:
+            return AdapterReport.model_validate_json(answer)
+        except ValidationError as error:
+            raise EngineUnreachableError(f"{address.ip}: unreadable report: {error}") from error
+
+    async def load(self, address: AdminAddress, version: tuple[str, str], request: VersionRequest) -> None:
+        """Have a version (uid, digest) loaded. Raises NotLeadingError or EngineError."""
+        path = VERSION_PATH.format(uid=version[0], digest=version[1])
+        await self._until_done(address, "PUT", path, request)
+
+    async def unload(self, address: AdminAddress, version: tuple[str, str]) -> None:
+        """Have a version drained and freed; one that is not there is as good. Raises NotLeadingError or EngineError."""
+        try:
+            await self._call(address, "DELETE", VERSION_PATH.format(uid=version[0], digest=version[1]), None)
+        except EngineRefusedError as error:
+            if error.problem.status != 404:
+                raise
+
+    async def _until_done(self, address: AdminAddress, method: str, path: str, request: Wire) -> bytes:
+        pause = FIRST_POLL_SECONDS
+        try:
+            async with asyncio.timeout(WHOLE_SECONDS):
+                while True:
+                    status, answer = await self._call(address, method, path, request)
+                    if status != ACCEPTED:
+                        return answer
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 1.5, MAX_POLL_SECONDS)
+        except TimeoutError as error:
+            raise EngineUnreachableError(f"{address.ip}: not done after {WHOLE_SECONDS:.0f} s") from error
+
+    async def _call(self, address: AdminAddress, method: str, path: str, request: Wire | None) -> tuple[int, bytes]:
+        body = None if request is None else request.model_dump_json(by_alias=True, exclude_none=True).encode()
+        headers = {"authorization": f"Bearer {address.token}", "content-type": "application/json"}
+        limits = aiohttp.ClientTimeout(total=REQUEST_SECONDS, sock_connect=CONNECT_SECONDS)
+        self._lease.check()
+        try:
+            async with self._session.request(
+                method,
+                engine_url(address.ip, EnginePort.ADMIN, path),
+                data=body,
+                headers=headers,
+                timeout=limits,
+                allow_redirects=False,
+            ) as response:
+                answer = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise EngineUnreachableError(f"{address.ip}: {error!r}") from error
+        if response.status >= 300:
+            raise _refused(address, response.status, answer)
+        return response.status, answer
+
+
+def _refused(address: AdminAddress, status: int, answer: bytes) -> EngineRefusedError | EngineUnreachableError:
+    try:
+        return EngineRefusedError(Problem.model_validate(orjson.loads(answer)))
+    except (orjson.JSONDecodeError, ValidationError):
+        return EngineUnreachableError(f"{address.ip}: status {status} without a problem document")

@@ -1,0 +1,88 @@
+"""The installation's port keys and each pool's tokens. Called by main.py and observe.py. Never logs a key or token."""
+
+import base64
+import logging
+import secrets
+from typing import Any
+
+from lorafleet_contracts.admin import PortName
+from lorafleet_contracts.names import PORT_KEYS_SECRET
+from lorafleet_contracts.tokens import port_token
+from lorafleet_kube.api import KubeApi
+from lorafleet_kube.errors import ApiError
+from lorafleet_kube.paths import SECRETS
+from lorafleet_operator.core.snapshot import PoolTokens
+from lorafleet_operator.shell.kinds import DEPLOYMENTS
+from lorafleet_operator.shell.lease import Lease
+
+log = logging.getLogger(__name__)
+
+PREVIOUS = "-previous"
+KEY_BYTES = 32
+NOT_FOUND, CONFLICT = 404, 409
+
+
+class PortKeys:
+    """Random keys, one a port, each with its predecessor while it is rotated."""
+
+    def __init__(self, keys: dict[str, bytes]) -> None:
+        self._keys = keys
+
+    def tokens_for(self, pool_uid: str) -> PoolTokens:
+        """What a pool's engines accept: the token of the current key, then that of its predecessor."""
+        return PoolTokens({port.value: self._accepted(pool_uid, port) for port in PortName})
+
+    def _accepted(self, pool_uid: str, port: PortName) -> tuple[str, ...]:
+        found = (self._keys.get(port.value), self._keys.get(port.value + PREVIOUS))
+        return tuple(port_token(key, pool_uid, port) for key in found if key)
+
+
+class PortKeyStore:
+    """The Secret with the port keys in the operator's own namespace."""
+
+    def __init__(self, api: KubeApi, lease: Lease, namespace: str, deployment: str | None) -> None:
+        self._api = api
+        self._lease = lease
+        self._namespace = namespace
+        self._deployment = deployment
+
+    async def load(self) -> PortKeys:
+        """Read the keys; the leader makes them where there are none. Raises NotLeadingError or KubeError."""
+        found = await self._get()
+        if found is None:
+            found = await self._create()
+        data = found.get("data") or {}
+        return PortKeys({name: base64.b64decode(value).strip() for name, value in data.items()})
+
+    async def _get(self) -> dict[str, Any] | None:
+        try:
+            return await self._api.get(SECRETS.path(self._namespace, PORT_KEYS_SECRET))
+        except ApiError as error:
+            if error.code == NOT_FOUND:
+                return None
+            raise
+
+    async def _create(self) -> dict[str, Any]:
+        meta: dict[str, Any] = {"name": PORT_KEYS_SECRET, "namespace": self._namespace}
+        if self._deployment:
+            meta["ownerReferences"] = [await self._owner(self._deployment)]
+        body = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": "Opaque",
+            "metadata": meta,
+            "stringData": {port.value: secrets.token_hex(KEY_BYTES) for port in PortName},
+        }
+        self._lease.check()
+        try:
+            created = await self._api.request("POST", SECRETS.path(self._namespace), body=body)
+        except ApiError as error:
+            if error.code != CONFLICT:
+                raise
+            return await self._api.get(SECRETS.path(self._namespace, PORT_KEYS_SECRET))
+        log.info("made Secret %s/%s", self._namespace, PORT_KEYS_SECRET)
+        return created
+
+    async def _owner(self, deployment: str) -> dict[str, Any]:
+        found = await self._api.get(DEPLOYMENTS.path(self._namespace, deployment))
+        return {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment, "uid": found["metadata"]["uid"]}

@@ -1,0 +1,23 @@
+"""The resource kinds that the operator reads or writes, as URL paths. Holds constants only."""
+
+from typing import Final
+
+from lorafleet_contracts.names import GROUP, VERSION
+from lorafleet_kube.paths import SECRETS, Kind
+
+LORA_POOLS: Final = Kind(GROUP, VERSION, "lorapools")
+LORA_ADAPTERS: Final = Kind(GROUP, VERSION, "loraadapters")
+TENANTS: Final = Kind(GROUP, VERSION, "tenants")
+STATEFUL_SETS: Final = Kind("apps", "v1", "statefulsets")
+DEPLOYMENTS: Final = Kind("apps", "v1", "deployments")
+SERVICES: Final = Kind("", "v1", "services")
+LEASES: Final = Kind("coordination.k8s.io", "v1", "leases")
+
+BY_NAME: Final = {
+    "LoraPool": LORA_POOLS,
+    "LoraAdapter": LORA_ADAPTERS,
+    "Tenant": TENANTS,
+    "StatefulSet": STATEFUL_SETS,
+    "Service": SERVICES,
+    "Secret": SECRETS,
+}

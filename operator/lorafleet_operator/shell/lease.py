@@ -1,0 +1,150 @@
+"""Leader election by a Lease, with a fence. Called by main.py (acquire, hold, release) and by every writer (check).
+
+Rules of client-go: only the local monotonic clock counts; a leader stops believing in itself (`deadline`) before others
+may take over (`duration`). Losing the Lease is final: the process must end.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from lorafleet_kube.api import KubeApi
+from lorafleet_kube.errors import ApiError, KubeError
+from lorafleet_operator.errors import NotLeadingError
+from lorafleet_operator.shell.kinds import LEASES
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+NOT_FOUND, CONFLICT = 404, 409
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """Seconds: how long a Lease is good, how long its holder trusts it, how often it is looked at."""
+
+    duration: float = 15.0
+    deadline: float = 10.0
+    retry: float = 2.0
+
+
+class Lease:
+    """One contender for one Lease. `identity` must be unique per process, not only per pod name."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        place: tuple[str, str],
+        identity: str,
+        times: LeaseTimes = LeaseTimes(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._namespace, self._name = place
+        self._identity = identity
+        self._times = times
+        self._clock = clock
+        self._until = 0.0
+        self._seen: tuple[object, object] = (None, None)
+        self._seen_at = clock()
+        self._lost = False
+
+    @property
+    def valid(self) -> bool:
+        """Whether this process surely leads at this moment."""
+        return not self._lost and self._clock() < self._until
+
+    def check(self) -> None:
+        """Raise NotLeadingError unless this process surely leads. Call it right before every write."""
+        if not self.valid:
+            raise NotLeadingError("the Lease is not ours")
+
+    async def acquire(self) -> None:
+        """Return once this process leads."""
+        leading = await self._try()
+        while not leading:
+            await asyncio.sleep(self._times.retry)
+            leading = await self._try()
+        log.info("leading as %s", self._identity)
+
+    async def hold(self) -> None:
+        """Renew; return when the Lease is lost, after which it can't be had again by this object."""
+        while self.valid:
+            await asyncio.sleep(min(self._times.retry, max(0.05, self._until - self._clock())))
+            if self.valid:
+                await self._try()
+        self._lost = True
+        log.error("the Lease is lost")
+
+    async def release(self) -> None:
+        """Let go, so that a standby need not wait; does nothing when the Lease is not ours."""
+        if not self.valid:
+            return
+        self._lost = True
+        try:
+            found = await self._read()
+            if found is not None and found["spec"].get("holderIdentity") == self._identity:
+                await self._write(found, "")
+        except KubeError as error:
+            log.warning("the Lease could not be released: %s", error)
+
+    async def _try(self) -> bool:
+        """Take or renew the Lease if it is ours, free or expired."""
+        try:
+            found = await self._read()
+            spec = (found or {}).get("spec") or {}
+            holder = spec.get("holderIdentity")
+            mark = (holder, spec.get("renewTime"))
+            if mark != self._seen:
+                self._seen, self._seen_at = mark, self._clock()
+            expires = self._seen_at + float(spec.get("leaseDurationSeconds") or self._times.duration)
+            if holder and holder != self._identity and self._clock() <= expires:
+                return False
+            started = self._clock()
+            await self._write(found, self._identity)
+        except ApiError as error:
+            if error.code != CONFLICT:
+                log.warning("the Lease could not be renewed: %s", error)
+            return False
+        except KubeError as error:
+            log.warning("the Lease could not be renewed: %s", error)
+            return False
+        self._until = started + self._times.deadline
+        return True
+
+    async def _read(self) -> Object | None:
+        try:
+            return await self._api.request(
+                "GET", LEASES.path(self._namespace, self._name), timeout_seconds=self._patience()
+            )
+        except ApiError as error:
+            if error.code == NOT_FOUND:
+                return None
+            raise
+
+    async def _write(self, found: Object | None, holder: str) -> None:
+        """Replace what was read (a race ends in 409) or create what was absent."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        lease = found or {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "spec": {},
+        }
+        spec = dict(lease.get("spec") or {})
+        if holder and spec.get("holderIdentity") != holder:
+            spec |= {"acquireTime": now, "leaseTransitions": int(spec.get("leaseTransitions") or 0) + 1}
+        duration = int(self._times.duration) if holder else 1
+        spec |= {"holderIdentity": holder, "renewTime": now, "leaseDurationSeconds": duration}
+        method, path = (
+            ("PUT", LEASES.path(self._namespace, self._name)) if found else ("POST", LEASES.path(self._namespace))
+        )
+        await self._api.request(method, path, body={**lease, "spec": spec}, timeout_seconds=self._patience())
+
+    def _patience(self) -> float:
+        """A call must end before the deadline does, so that there is time for another."""
+        return max(1.0, min(5.0, self._times.deadline / 2))

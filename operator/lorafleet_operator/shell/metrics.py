@@ -1,0 +1,29 @@
+"""The operator's own figures. One registry a process, made by main.py and handed down; series are few and bounded."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+
+class Metrics:
+    """Counters of what the operator does; labels are kinds and outcomes, never names of objects."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.leading = Gauge("lorafleet_operator_leading", "1 while this process leads.", registry=self.registry)
+        self.pools = Gauge("lorafleet_operator_pools", "Pools with a running task.", registry=self.registry)
+        self.plans = Counter("lorafleet_operator_plans", "Plans made.", ["outcome"], registry=self.registry)
+        self.plan_seconds = Histogram(
+            "lorafleet_operator_plan_seconds",
+            "Time to observe and plan.",
+            buckets=(0.001, 0.005, 0.02, 0.1, 0.5, 2, 10),
+            registry=self.registry,
+        )
+        self.applies = Counter(
+            "lorafleet_operator_applies", "Server-side applies of own objects.", ["kind", "outcome"],
+            registry=self.registry,
+        )  # fmt: skip
+        self.statuses = Counter("lorafleet_operator_status_writes", "Status writes.", ["kind"], registry=self.registry)
+        self.calls = Counter("lorafleet_operator_engine_calls", "Admin calls.", ["call"], registry=self.registry)
+
+    def render(self) -> bytes:
+        """The Prometheus text format."""
+        return generate_latest(self.registry)

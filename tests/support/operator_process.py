@@ -1,0 +1,75 @@
+"""The operator as a process of its own, as the Deployment runs it. Called by tests only."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SHELVES = ("contracts", "kube", "operator")
+
+
+class OperatorProcess:
+    """One life of the operator; `start` after `stop` or `kill` begins another."""
+
+    def __init__(self, kubeconfig: Path, namespace: str, name: str = "operator-0", **environment: str) -> None:
+        self.health_port = _free_port()
+        self._environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.pathsep.join(str(ROOT / shelf) for shelf in SHELVES),
+            "KUBECONFIG": str(kubeconfig),
+            "LORAFLEET_NAMESPACE": namespace,
+            "LORAFLEET_POD_NAME": name,
+            "LORAFLEET_ENGINE_IMAGE": "registry.test/engine:1",
+            "LORAFLEET_HEALTH_PORT": str(self.health_port),
+            **environment,
+        }
+        self._log = tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False)  # noqa: SIM115  # lives with self
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Begin a life."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "lorafleet_operator"],
+            env=self._environment,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def stop(self) -> int:
+        """SIGTERM, as the kubelet does; returns the exit status."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        """SIGKILL."""
+        return self._end(signal.SIGKILL)
+
+    def wait(self, seconds: float) -> int:
+        """The exit status of a process that ends by itself."""
+        assert self._process is not None
+        return self._process.wait(seconds)
+
+    @property
+    def log(self) -> str:
+        """All that was printed in all lives."""
+        return Path(self._log.name).read_text()
+
+    def _end(self, number: signal.Signals) -> int:
+        if self._process is None:
+            return 0
+        self._process.send_signal(number)
+        try:
+            return self._process.wait(20)
+        finally:
+            self._process.kill()
+            self._process = None
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
