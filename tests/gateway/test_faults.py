@@ -81,7 +81,7 @@ async def serves(stack: Stack) -> bool:
     return (await stack.post(ACME, CHAT)).status == 200
 
 
-async def test_an_endpoint_that_goes_leaves_its_running_stream_alone(stack: Stack) -> None:
+async def test_endpoints_that_go_leave_their_running_streams_alone(stack: Stack) -> None:
     stack.engines[1].show({})
     await until(lambda: engine_serves(stack, "e0"))
     stack.engines[0].gate.clear()
@@ -91,6 +91,8 @@ async def test_an_endpoint_that_goes_leaves_its_running_stream_alone(stack: Stac
         assert b"one" in await response.content.readuntil(b"\n\n")
         stack.kubernetes.delete(ENDPOINT_SLICES, "serving", "slice-0")
         await until(lambda: refuses(stack, "adapter_not_ready"))
+        stack.kubernetes.delete(ENDPOINT_SLICES, "serving", "slice-1")
+        await until(lambda: refuses(stack, "model_not_ready"))
         await asyncio.sleep(0.3)
         stack.engines[0].gate.set()
         assert (await response.content.read()).endswith(b"data: [DONE]\n\n")

@@ -216,6 +216,8 @@ async def test_the_openai_client_lists_asks_and_streams(stack: Stack) -> None:
         assert (await client.models.retrieve("pirate")).owned_by == "acme"
         with pytest.raises(openai.NotFoundError):
             await client.models.retrieve("butler")
+        with pytest.raises(openai.NotFoundError, match="`team/butler:v1`"):
+            await client.models.retrieve("team/butler:v1")
         messages: Any = [{"role": "user", "content": "hi"}]
         answer: Any = await client.chat.completions.create(model="smollm2", messages=messages)
         assert answer.choices[0].message.content.startswith("from e")

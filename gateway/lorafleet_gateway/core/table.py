@@ -4,10 +4,10 @@ Own adapters win over shared ones, then the oldest wins; the base's name and ali
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from lorafleet_contracts.names import BASE_MODEL
+from lorafleet_contracts.names import BASE_MODEL, SHARED_SET
 from lorafleet_contracts.selectors import admits, matches
 from lorafleet_gateway.core.records import Adapter, Model, ObjectKey, Pool, Replica, Slice, Tenant
 from lorafleet_gateway.core.rejections import model_not_found
@@ -44,7 +44,7 @@ class Table:
     models: Mapping[ObjectKey, Mapping[str, tuple[Adapter, ...]]]
     """By pool, by model name: candidates, oldest first."""
     sets: Mapping[SetKey, tuple[Replica, ...]]
-    """Replicas that may get requests."""
+    """Replicas that may get requests; a pool has its shared set even while that is empty."""
     replicas: Mapping[Replica, ObjectKey]
     """All replicas to look at, those not ready yet among them, and their pool."""
 
@@ -113,7 +113,7 @@ def build_table(records: Records) -> Table:
         models={
             pool: {name: tuple(candidates) for name, candidates in by_name.items()} for pool, by_name in models.items()
         },
-        sets=_group_sets(records.slices.values()),
+        sets=_group_sets(records),
         replicas={
             replica: each.pool
             for each in records.slices.values()
@@ -123,10 +123,11 @@ def build_table(records: Records) -> Table:
     )
 
 
-def _group_sets(slices: Iterable[Slice]) -> dict[SetKey, tuple[Replica, ...]]:
-    sets: defaultdict[SetKey, set[Replica]] = defaultdict(set)
-    for each in slices:
-        sets[SetKey(each.pool, each.set)].update(each.ready)
+def _group_sets(records: Records) -> dict[SetKey, tuple[Replica, ...]]:
+    sets: dict[SetKey, set[Replica]] = {SetKey(pool, SHARED_SET): set() for pool in records.pools}
+    for each in records.slices.values():
+        if each.pool in records.pools:
+            sets.setdefault(SetKey(each.pool, each.set), set()).update(each.ready)
     return {key: tuple(sorted(found, key=lambda each: each.serving)) for key, found in sets.items()}
 
 

@@ -121,5 +121,12 @@ def test_models_are_listed_with_owner_and_parent() -> None:
 def test_slices_of_a_set_are_joined_and_waiting_replicas_only_watched() -> None:
     foreign = make_slice(9, pool=("serving", "gone"))
     table = make_table(slices=(make_slice(2, 1), make_slice(3, waiting=(4,)), foreign))
-    assert table.sets[SetKey(POOL, "shared")] == tuple(map(make_replica, (1, 2, 3)))
+    assert table.sets == {SetKey(POOL, "shared"): tuple(map(make_replica, (1, 2, 3)))}
     assert table.replicas == {make_replica(number): POOL for number in (1, 2, 3, 4)}
+
+
+def test_a_pool_keeps_its_set_when_its_last_slice_goes() -> None:
+    """Envoy would otherwise lose the cluster, and running streams with it."""
+    assert make_table().sets == {SetKey(POOL, "shared"): ()}
+    extra = make_table(slices=(make_slice(1, set="class-16"),)).sets
+    assert extra[SetKey(POOL, "class-16")] == (make_replica(1),)

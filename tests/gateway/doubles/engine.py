@@ -45,7 +45,6 @@ class EngineDouble:
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     state: EngineState = field(default_factory=lambda: IDLE)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    refused_states: int = 0
     runners: list[web.AppRunner] = field(default_factory=list)
 
     async def die(self) -> None:
@@ -67,7 +66,6 @@ class EngineDouble:
     async def answer_state(self, request: web.Request) -> web.Response:
         """The long poll of the state port."""
         if request.headers.get("authorization") != f"Bearer {self.state_token}":
-            self.refused_states += 1
             return web.Response(status=401)
         if request.query.get("boot") == self.state.boot_id and int(request.query["since"]) >= self.state.seq:
             await self.changed.wait()
