@@ -207,7 +207,7 @@ def _without_nothing(value: Any) -> Any:
     return value
 
 
-_NOTHING = (None, [], {}, "")
+_NOTHING: tuple[Any, ...] = (None, [], {}, "")
 
 _KEPT = frozenset(
     {
