@@ -1,7 +1,8 @@
 """The model written down once more, as simply as possible, to check the engine's logits against.
 
 Used by bench/smoke.py. It shares no code with layers/, kernels/ or model/decoder.py: no cache, no batching, no merged
-projections; every weight is W, plus scale x B A where the row has an adapter, computed in fp32.
+projections; every weight is W, plus scale x B A where the row has an adapter. In fp32 it is the truth; in bfloat16 it
+shows how far rounding alone leads away from it.
 """
 
 import math
@@ -19,14 +20,18 @@ AdapterMatrices = Mapping[tuple[int, str], tuple[torch.Tensor, torch.Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class PlainModel:
-    """Last-token logits of whole sequences; weights are fetched layer by layer from `source`."""
+    """Last-token logits of whole sequences; weights are fetched layer by layer from `source`.
+
+    `dtype` is that of weights, activations and products; norms, softmax and angles are fp32 inside.
+    """
 
     config: ModelConfig
     source: WeightSource
+    dtype: torch.dtype
 
     @torch.inference_mode()
     def logits(self, rows: Sequence[Sequence[int]], adapters: Sequence[AdapterMatrices | None]) -> torch.Tensor:
-        """fp32 logits [len(rows), vocab] after the last token of each row."""
+        """Logits [len(rows), vocab] in fp32 after the last token of each row."""
         shape = self.config.shape
         embedding = self._get("model.embed_tokens.weight", (shape.vocab, shape.hidden))
         streams = [embedding[torch.tensor(row, device=embedding.device)] for row in rows]
@@ -36,13 +41,14 @@ class PlainModel:
         norm = self._get("model.norm.weight", (shape.hidden,))
         if head is None:
             head = self._get("lm_head.weight", (shape.vocab, shape.hidden))
-        return torch.stack([self._norm(stream[-1], norm) @ head.t() for stream in streams])
+        return torch.stack([self._norm(stream[-1], norm) @ head.t() for stream in streams]).float()
 
     def _get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        return self.source.get(name, shape).float()
+        return self.source.get(name, shape).to(self.dtype)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.config.norm_eps) * weight
+        scale = torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + self.config.norm_eps)
+        return (x.float() * scale).to(self.dtype) * weight
 
     def _layer(
         self, layer: int, streams: list[torch.Tensor], adapters: Sequence[AdapterMatrices | None]
@@ -60,7 +66,7 @@ class PlainModel:
                 y = y + biases[module]
             if adapter is not None and (layer, module) in adapter:
                 down, up = adapter[layer, module]
-                y = y + x @ down.float().t() @ up.float()
+                y = y + x @ down.to(self.dtype).t() @ up.to(self.dtype)
             return y
 
         done = []
@@ -95,7 +101,7 @@ class PlainModel:
         keys, values = self._rotate(keys).repeat_interleave(group, 0), values.repeat_interleave(group, 0)
         scores = self._rotate(heads) @ keys.transpose(1, 2) / math.sqrt(dim)
         hidden = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
-        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        weights = scores.float().masked_fill(hidden, float("-inf")).softmax(-1).to(self.dtype)
         return (weights @ values).transpose(0, 1).reshape(length, -1)
 
     def _rotate(self, x: torch.Tensor) -> torch.Tensor:
@@ -104,4 +110,4 @@ class PlainModel:
         powers = torch.arange(half, device=x.device, dtype=torch.float64) / half
         angles = torch.arange(x.shape[1], device=x.device)[:, None] * self.config.rope_theta**-powers
         turned = torch.complex(x[..., :half].double(), x[..., half:].double()) * torch.exp(1j * angles)
-        return torch.cat((turned.real, turned.imag), dim=-1).float()
+        return torch.cat((turned.real, turned.imag), dim=-1).to(self.dtype)
