@@ -17,7 +17,10 @@ from lorafleet_gateway.core.residency import EngineView, fold
 from lorafleet_gateway.core.routing import Fleet
 
 CONNECT_SECONDS = 2.0
-SILENCE_SECONDS = 60.0
+WAIT_SECONDS = 2
+"""How long an engine holds the answer back when it has no news."""
+SILENCE_SECONDS = 4.0
+"""After which a replica that was held to be alive is unknown."""
 PAUSE_SECONDS = 0.05
 """Between two answers of one engine, so that a busy one is not asked at every token."""
 FIRST_DELAY_SECONDS = 0.2
@@ -79,7 +82,9 @@ class StatePolls:
 
     async def _ask(self, replica: Replica, pool: ObjectKey) -> EngineState:
         view = self._views.get(replica)
-        params = {"since": str(view.seq), "boot": view.boot_id} if view else {"since": "0"}
+        params = {"since": "0"}
+        if view is not None:
+            params = {"since": str(view.seq), "boot": view.boot_id, "timeout": str(WAIT_SECONDS)}
         async with self._http.get(
             f"http://{replica.state}{STATE_PATH}",
             params=params,

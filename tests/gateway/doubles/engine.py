@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -68,7 +68,8 @@ class EngineDouble:
         if request.headers.get("authorization") != f"Bearer {self.state_token}":
             return web.Response(status=401)
         if request.query.get("boot") == self.state.boot_id and int(request.query["since"]) >= self.state.seq:
-            await self.changed.wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.changed.wait(), float(request.query.get("timeout", "0")))
         return web.Response(text=self.state.model_dump_json(by_alias=True), content_type="application/json")
 
     async def answer_serving(self, request: web.Request) -> web.StreamResponse:
