@@ -38,10 +38,10 @@ def test_lint_finds_nothing() -> None:
     ],
 )
 def test_a_real_api_server_accepts_it(render: Render, kubectl: Callable[..., str], settings: tuple[str, ...]) -> None:
-    for namespace in ("lorafleet-system", "a", "b"):
+    for namespace in ("a", "b"):
         kubectl("apply", "-f", "-", stdin=f"apiVersion: v1\nkind: Namespace\nmetadata: {{name: {namespace}}}\n")
     manifests = yaml.safe_dump_all(render(*settings))
-    kubectl("apply", "--server-side", "--dry-run=server", "-n", "lorafleet-system", "-f", "-", stdin=manifests)
+    kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", stdin=manifests)
 
 
 def test_the_quickstart_is_accepted_and_holds_no_key(kubectl: Callable[..., str]) -> None:
