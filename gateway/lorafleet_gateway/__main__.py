@@ -4,11 +4,15 @@ import argparse
 import asyncio
 import logging
 import os
+import sys
+
+import aiohttp
 
 from lorafleet_gateway.settings import Settings, read_settings
 from lorafleet_gateway.shell.drain import drain
 from lorafleet_gateway.shell.envoy_files import write_bootstrap
 from lorafleet_gateway.shell.service import serve
+from lorafleet_kube.errors import KubeError
 
 
 def main() -> None:
@@ -18,7 +22,10 @@ def main() -> None:
     command = parser.parse_args().command
     settings = read_settings(os.environ)
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    _run(command, settings)
+    try:
+        _run(command, settings)
+    except (KubeError, aiohttp.ClientError, OSError) as error:
+        sys.exit(f"lorafleet_gateway {command}: {error}")
 
 
 def _run(command: str, settings: Settings) -> None:

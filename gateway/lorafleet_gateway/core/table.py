@@ -3,9 +3,9 @@
 Own adapters win over shared ones, then the oldest wins; the base's name and aliases are reserved, whoever may call it.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from lorafleet_contracts.names import BASE_MODEL, SHARED_SET
 from lorafleet_contracts.selectors import admits, matches
@@ -13,6 +13,7 @@ from lorafleet_gateway.core.records import Adapter, Model, ObjectKey, Pool, Repl
 from lorafleet_gateway.core.rejections import model_not_found
 
 Labels = Mapping[str, str]
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +36,26 @@ class SetKey:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterIndex:
+    """The adapters, found without looking at those of other tenants; every tuple is oldest first."""
+
+    by_key: Mapping[ObjectKey, Adapter]
+    own: Mapping[tuple[ObjectKey, str], tuple[Adapter, ...]]
+    """By pool and namespace."""
+    own_by_model: Mapping[tuple[ObjectKey, str, str], tuple[Adapter, ...]]
+    """By pool, namespace and model name."""
+    shared_by_model: Mapping[tuple[ObjectKey, str], tuple[Adapter, ...]]
+    """Those shared with other namespaces, by pool and model name."""
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """One immutable view of everything; `build_table` makes it."""
 
     pools: Mapping[ObjectKey, Pool]
     tenants: Mapping[ObjectKey, Tenant]
     namespaces: Mapping[str, Labels]
-    models: Mapping[ObjectKey, Mapping[str, tuple[Adapter, ...]]]
-    """By pool, by model name: candidates, oldest first."""
+    adapters: AdapterIndex
     sets: Mapping[SetKey, tuple[Replica, ...]]
     """Replicas that may get requests; a pool has its shared set even while that is empty."""
     replicas: Mapping[Replica, ObjectKey]
@@ -57,7 +70,7 @@ class Table:
             if not tenant.base:
                 raise model_not_found(name)
             return _base_model(pool, name)
-        adapter = self._choose(tenant, self.models.get(pool.key, {}).get(name, ()))
+        adapter = self._choose(tenant, pool, name)
         if adapter is None:
             raise model_not_found(name)
         return _adapter_model(pool, adapter)
@@ -69,9 +82,11 @@ class Table:
             return
         if tenant.base:
             yield _base_model(pool, pool.base)
-        reserved = pool.aliases | {pool.base}
-        for name, candidates in sorted(self.models.get(pool.key, {}).items()):
-            adapter = None if name in reserved else self._choose(tenant, candidates)
+        named = (self.adapters.by_key.get(_split(name)) for name in tenant.names if "/" in name)
+        own = self.adapters.own.get((pool.key, tenant.key[0]), ())
+        names = {each.model for each in (*own, *named) if each is not None}
+        for name in sorted(names - pool.aliases - {pool.base}):
+            adapter = self._choose(tenant, pool, name)
             if adapter is not None:
                 yield _adapter_model(pool, adapter)
 
@@ -80,16 +95,15 @@ class Table:
         pool = self.pools.get(tenant.pool)
         return pool if pool is not None and self._admitted(pool, tenant.key[0]) else None
 
-    def _choose(self, tenant: Tenant, candidates: tuple[Adapter, ...]) -> Adapter | None:
-        allowed = [each for each in candidates if self._may_call(tenant, each)]
-        own = (each for each in allowed if each.key[0] == tenant.key[0])
-        return next(own, allowed[0] if allowed else None)
+    def _choose(self, tenant: Tenant, pool: Pool, name: str) -> Adapter | None:
+        own = self.adapters.own_by_model.get((pool.key, tenant.key[0], name), ())
+        shared = self.adapters.shared_by_model.get((pool.key, name), ())
+        return next((each for each in (*own, *shared) if self._may_call(tenant, pool, each)), None)
 
-    def _may_call(self, tenant: Tenant, adapter: Adapter) -> bool:
-        pool = self.pools.get(adapter.pool)
-        if pool is None or not self._admitted(pool, adapter.key[0]):
-            return False
+    def _may_call(self, tenant: Tenant, pool: Pool, adapter: Adapter) -> bool:
         namespace, name = adapter.key
+        if not self._admitted(pool, namespace):
+            return False
         named = f"{namespace}/{name}" in tenant.names
         if namespace == tenant.key[0]:
             selected = tenant.selector is not None and matches(tenant.selector, dict(adapter.labels))
@@ -102,17 +116,12 @@ class Table:
 
 
 def build_table(records: Records) -> Table:
-    """Index the records. Costs time linear in the adapters (10,000 take about 10 ms)."""
-    models: defaultdict[ObjectKey, defaultdict[str, list[Adapter]]] = defaultdict(lambda: defaultdict(list))
-    for adapter in sorted(records.adapters.values(), key=lambda each: (each.created, each.key)):
-        models[adapter.pool][adapter.model].append(adapter)
+    """Index the records. Costs time linear in the adapters (10,000 take about 30 ms)."""
     return Table(
         pools=dict(records.pools),
         tenants=dict(records.tenants),
         namespaces=dict(records.namespaces),
-        models={
-            pool: {name: tuple(candidates) for name, candidates in by_name.items()} for pool, by_name in models.items()
-        },
+        adapters=_index_adapters(records.adapters),
         sets=_group_sets(records),
         replicas={
             replica: each.pool
@@ -121,6 +130,30 @@ def build_table(records: Records) -> Table:
             for replica in each.ready + each.waiting
         },
     )
+
+
+def _index_adapters(adapters: Mapping[ObjectKey, Adapter]) -> AdapterIndex:
+    oldest_first = sorted(adapters.values(), key=lambda each: (each.created, each.key))
+    return AdapterIndex(
+        by_key=dict(adapters),
+        own=_group(oldest_first, lambda each: (each.pool, each.key[0])),
+        own_by_model=_group(oldest_first, lambda each: (each.pool, each.key[0], each.model)),
+        shared_by_model=_group(
+            [each for each in oldest_first if each.shared_with is not None], lambda each: (each.pool, each.model)
+        ),
+    )
+
+
+def _group(adapters: Iterable[Adapter], key: Callable[[Adapter], K]) -> dict[K, tuple[Adapter, ...]]:
+    groups: dict[K, list[Adapter]] = {}
+    for adapter in adapters:
+        groups.setdefault(key(adapter), []).append(adapter)
+    return {name: tuple(found) for name, found in groups.items()}
+
+
+def _split(name: str) -> ObjectKey:
+    namespace, _, bare = name.partition("/")
+    return namespace, bare
 
 
 def _group_sets(records: Records) -> dict[SetKey, tuple[Replica, ...]]:

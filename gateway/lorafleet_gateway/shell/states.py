@@ -71,7 +71,7 @@ class StatePolls:
                 state = await self._ask(replica, pool)
             except (aiohttp.ClientError, TimeoutError, OSError, ValidationError) as error:
                 if self._views.pop(replica, None) is not None or delay == FIRST_DELAY_SECONDS:
-                    log.warning("state of %s unknown: %r", replica.state, error)
+                    log.warning("state of %s unknown: %s: %s", replica.state, type(error).__name__, error)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, MAX_DELAY_SECONDS)
                 continue

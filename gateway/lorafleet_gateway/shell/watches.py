@@ -15,8 +15,8 @@ from lorafleet_kube.api import KubeApi
 from lorafleet_kube.paths import ENDPOINT_SLICES, NAMESPACES, Kind
 from lorafleet_kube.reflector import Change, Collection, Reflector
 
-DEBOUNCE_SECONDS = 0.05
-"""Changes that come together make one new table."""
+DEBOUNCE_SECONDS = 0.15
+"""Changes that come together make one new table; a burst of them leaves most of the time to requests."""
 
 POOLS = Kind(GROUP, VERSION, "lorapools")
 ADAPTERS = Kind(GROUP, VERSION, "loraadapters")
