@@ -5,10 +5,15 @@ EngineError
 ├── BrokenModelError           the base model's files are missing, damaged or of other shapes than its config says
 ├── UnsupportedAdapterError    an adapter that would be computed wrongly here (a list of reasons)
 ├── BrokenAdapterError         an adapter's files are missing, damaged or contradict each other or the base (reasons)
-└── DoesNotFitError            not enough memory of some kind, with the numbers
+├── DoesNotFitError            not enough memory of some kind, with the numbers
+├── SettingsError              an environment variable is missing or wrong: the process ends at once
+├── ChildDiedError             the loop process is gone: the engine ends and the container restarts
+└── JobError                   a job of the loader, or a load, failed; carries the code of the problem document
 """
 
 from collections.abc import Sequence
+
+from lorafleet_contracts.admin import ProblemCode
 
 
 class EngineError(Exception):
@@ -47,3 +52,21 @@ class DoesNotFitError(EngineError):
         self.what = what
         self.needed = needed
         self.free = free
+
+
+class SettingsError(EngineError):
+    """The environment does not describe a legal engine. The message names the variable."""
+
+
+class ChildDiedError(EngineError):
+    """A process that the engine cannot go on without has ended."""
+
+
+class JobError(EngineError):
+    """A fetch, inspection, packing or load that failed for a reason its owner can act on."""
+
+    def __init__(self, code: ProblemCode, message: str, reasons: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.reasons = reasons

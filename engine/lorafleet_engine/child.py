@@ -1,0 +1,40 @@
+"""The start of the two child processes: `python -m lorafleet_engine.child {loop|loader} FD`, run by server/children.py.
+
+FD is the child's end of a socket pair that speaks multiprocessing's Connection framing; the first message is the
+child's config. A child dies with its parent (PR_SET_PDEATHSIG, and the end of the pipe) and leaves signals to it.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from multiprocessing.connection import Connection
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> None:
+    """Run the named child until its pipe ends."""
+    name, descriptor, parent = arguments[0], int(arguments[1]), int(arguments[2])
+    die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = Connection(descriptor)
+    if name == "loader":
+        from lorafleet_engine.loader.process import run_loader
+
+        run_loader(connection)
+    else:
+        from lorafleet_engine.loop import run_loop  # torch: only this process may hold it before its first message
+
+        run_loop(connection, connection.recv())
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies; leave at once when that has already happened."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,151 @@
+"""What the loader does for one job, over its two caches. Called by loader/process.py in worker threads.
+
+The order is always: fetch into a temporary folder -> digest -> inspect -> admit to the disk tier -> pack to the host
+tier. Nothing unverified ever leaves the temporary folder.
+"""
+
+import hashlib
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lorafleet_contracts.admin import ProblemCode
+from lorafleet_contracts.digest import adapter_files, base_files, folder_digest
+from lorafleet_engine.errors import JobError
+from lorafleet_engine.loader.disk_cache import DiskCache
+from lorafleet_engine.loader.fetching import check_base_in_place, digest_in_place, fetch_adapter, fetch_base
+from lorafleet_engine.loader.host_cache import HostCache, HostEntry
+from lorafleet_engine.loader.messages import (
+    AdapterFacts,
+    BaseFetched,
+    FetchBase,
+    InspectAdapter,
+    Inspected,
+    LoaderConfig,
+    PackAdapter,
+    Packed,
+)
+from lorafleet_engine.loader.packer import Packer
+from lorafleet_engine.loader.sources import LocalFolder, open_folder
+
+
+class Jobs:
+    """The loader's work. Thread-safe: jobs for the same digest follow one another."""
+
+    def __init__(self, config: LoaderConfig) -> None:
+        self._config = config
+        self._volumes_dir = Path(config.volumes_dir)
+        self._disk = DiskCache(Path(config.disk_dir), config.disk_bytes)
+        self._host = HostCache(Path(config.host_dir), config.host_bytes)
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._packer = self._make_packer(config.base_dir)
+
+    def fetch_base(self, job: FetchBase) -> BaseFetched:
+        """Have the base model's files, verified. A volume's files are used in place. Raises JobError."""
+        source = open_folder(job.uri, self._volumes_dir)
+        if isinstance(source, LocalFolder):
+            names = check_base_in_place(source)
+            digest = digest_in_place(source, names) if job.digest else ""
+            _compare(job.digest, digest)
+            folder = source.path
+        else:
+            folder, digest = self._cached_base(job) or self._downloaded_base(job)
+        self._packer = self._make_packer(str(folder))
+        return BaseFetched(job.job, str(folder), digest)
+
+    def inspect(self, job: InspectAdapter) -> Inspected:
+        """Fetch and verify an adapter onto the disk tier. Raises JobError."""
+        with self._locks[job.digest or job.uri]:
+            if job.digest:
+                with self._verified(job.digest) as folder:
+                    if folder is not None:
+                        return Inspected(job.job, self._need_packer().inspect(folder, job.digest))
+            return Inspected(job.job, self._fetch_adapter(job.uri, job.digest))
+
+    def pack(self, job: PackAdapter) -> Packed:
+        """Have an adapter's blob on the host tier, pinned. Raises JobError."""
+        with self._locks[job.digest]:
+            entry = self._host.take(job.digest)
+            if entry is not None:
+                return Packed(job.job, entry.facts, entry.blob, entry.chat_template, (), "host")
+            began = time.monotonic()
+            with self._verified(job.digest) as folder:
+                start = "source" if folder is None else "disk"
+            if folder is None:
+                self._fetch_adapter(job.uri, job.digest)
+            fetched = time.monotonic()
+            with self._disk.using(job.digest) as folder:
+                if folder is None:
+                    raise JobError(ProblemCode.DOES_NOT_FIT, "the disk cache is too small for the adapters in work")
+                entry = self._pack(folder, job.digest)
+            seconds = (("fetch", fetched - began), ("pack", time.monotonic() - fetched))
+            return Packed(
+                job.job, entry.facts, entry.blob, entry.chat_template, seconds, "disk" if start == "disk" else "source"
+            )
+
+    def release(self, digest: str) -> None:
+        """Let a blob be evicted."""
+        self._host.release(digest)
+
+    def _pack(self, folder: Path, digest: str) -> HostEntry:
+        packer = self._need_packer()
+        facts = packer.inspect(folder, digest)
+        path = self._host.reserve(digest, facts.bytes)
+        try:
+            entry = HostEntry(facts, packer.pack(folder, path), packer.chat_template(folder))
+            self._host.store(digest, entry)
+        finally:
+            self._host.abandon(digest)
+        return entry
+
+    def _fetch_adapter(self, uri: str, declared: str | None) -> AdapterFacts:
+        source = open_folder(uri, self._volumes_dir)
+        with self._disk.temporary() as folder:
+            digest = fetch_adapter(source, folder, self._disk.limit)
+            _compare(declared or "", digest)
+            facts = self._need_packer().inspect(folder, digest)
+            self._disk.admit(folder, digest)
+        return facts
+
+    @contextmanager
+    def _verified(self, digest: str) -> Iterator[Path | None]:
+        """The disk tier's folder, its bytes checked again: a damaged one is dropped and fetched anew."""
+        with self._disk.using(digest) as folder:
+            sound = folder is not None and folder_digest(folder, adapter_files(folder)) == digest
+            yield folder if sound else None
+        if folder is not None and not sound:
+            self._disk.remove(digest)
+
+    def _cached_base(self, job: FetchBase) -> tuple[Path, str] | None:
+        folder = self._disk.base_folder(_base_key(job))
+        if job.digest and folder.is_dir() and folder_digest(folder, base_files(folder)) == job.digest:
+            return folder, job.digest
+        return None
+
+    def _downloaded_base(self, job: FetchBase) -> tuple[Path, str]:
+        with self._disk.temporary() as folder:
+            digest = fetch_base(open_folder(job.uri, self._volumes_dir), folder, self._disk.limit)
+            _compare(job.digest, digest)
+            return self._disk.admit_base(folder, _base_key(job)), digest
+
+    def _need_packer(self) -> Packer:
+        if self._packer is None:
+            raise JobError(ProblemCode.LOADER_BUSY, "the base model is still being fetched")
+        return self._packer
+
+    def _make_packer(self, base_dir: str | None) -> Packer | None:
+        if base_dir is None:
+            return None
+        return Packer(Path(base_dir), self._config.dtype, self._config.base_names, self._config.target_modules)
+
+
+def _base_key(job: FetchBase) -> str:
+    return hashlib.sha256(f"{job.uri}\n{job.digest}".encode()).hexdigest()
+
+
+def _compare(declared: str, found: str) -> None:
+    if declared and declared != found:
+        raise JobError(ProblemCode.DIGEST_MISMATCH, f"the files have digest {found}, declared is {declared}")

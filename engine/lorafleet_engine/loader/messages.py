@@ -1,0 +1,126 @@
+"""What the api and loader processes say to each other: frozen values, pickled over a pipe.
+
+Sent by server/loader_client.py, answered by loader/process.py. Every job names itself by `job`; its answer is the
+result of its kind or JobFailed. Heartbeat comes every HEARTBEAT_SECONDS, whatever the jobs do.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from lorafleet_contracts.admin import ProblemCode
+from lorafleet_engine.messages import BlobRef
+
+HEARTBEAT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderConfig:
+    """First message: all that a loader needs. `base_dir` is set when an earlier loader already fetched the base."""
+
+    host_dir: str
+    host_bytes: int
+    disk_dir: str
+    disk_bytes: int
+    volumes_dir: str
+    dtype: Literal["float32", "bfloat16"]
+    base_names: tuple[str, ...]
+    target_modules: tuple[str, ...]
+    base_dir: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchBase:
+    """Have the base model's files; `digest` "" = any. -> BaseFetched"""
+
+    job: int
+    uri: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class InspectAdapter:
+    """Fetch and verify onto the disk tier; `digest` None = whatever is there. -> Inspected"""
+
+    job: int
+    uri: str
+    digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PackAdapter:
+    """Have the packed blob of exactly this digest on the host tier, pinned until Release. -> Packed"""
+
+    job: int
+    uri: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The blob of this digest has been read (or is not wanted any more): it may be evicted."""
+
+    digest: str
+
+
+Job: TypeAlias = FetchBase | InspectAdapter | PackAdapter
+ToLoader: TypeAlias = Job | Release
+
+
+@dataclass(frozen=True, slots=True)
+class BaseFetched:
+    """`model_dir` holds the verified files of the base model."""
+
+    job: int
+    model_dir: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFacts:
+    """What verified files of an adapter hold. `bytes` once packed, `rank` the largest true rank."""
+
+    digest: str
+    bytes: int
+    rank: int
+    target_modules: tuple[str, ...]
+    base: str
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """Answer of InspectAdapter."""
+
+    job: int
+    facts: AdapterFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Answer of PackAdapter. `seconds` by phase: fetch, pack (0.0 where a tier already had it)."""
+
+    job: int
+    facts: AdapterFacts
+    blob: BlobRef
+    chat_template: str | None
+    seconds: tuple[tuple[str, float], ...]
+    start_tier: Literal["host", "disk", "source"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed:
+    """The job ended without a result."""
+
+    job: int
+    code: ProblemCode
+    message: str
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The loader lives."""
+
+
+JobResult: TypeAlias = BaseFetched | Inspected | Packed
+FromLoader: TypeAlias = JobResult | JobFailed | Heartbeat

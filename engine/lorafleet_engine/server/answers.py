@@ -1,0 +1,109 @@
+"""Runs the choices of one request in the loop and yields their pieces as they come. Used by serving.py.
+
+Leaving the iteration early, for whatever reason, cancels what still runs.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+
+from lorafleet_engine.messages import Generate, SamplingParams, Tokens
+from lorafleet_engine.server.choices import Choice, Piece
+from lorafleet_engine.server.engine import Engine
+from lorafleet_engine.server.loop_client import News
+from lorafleet_engine.server.metrics import Metrics
+from lorafleet_engine.server.openai_errors import OpenAIError, rejected, unavailable
+from lorafleet_engine.server.tokenizer import BaseTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ChoicePlan:
+    """One choice to generate."""
+
+    prompt: tuple[int, ...]
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPlan:
+    """A whole request: `adapter` is a version key or None; `prompt_tokens` counts each prompt once."""
+
+    adapter: str | None
+    tenant: str
+    choices: tuple[ChoicePlan, ...]
+    stops: tuple[str, ...]
+    prompt_tokens: int
+
+
+class Answer:
+    """One running answer; `completion_tokens` is complete once the iteration has ended."""
+
+    def __init__(self, engine: Engine, plan: AnswerPlan, tokenizer: BaseTokenizer) -> None:
+        self._engine = engine
+        self._plan = plan
+        self._choices = [
+            Choice(index, tokenizer, plan.stops, choice.params.logprobs is not None)
+            for index, choice in enumerate(plan.choices)
+        ]
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompts."""
+        return self._plan.prompt_tokens
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens generated so far."""
+        return sum(choice.completion_tokens for choice in self._choices)
+
+    async def pieces(self) -> AsyncGenerator[Piece, None]:
+        """All pieces of all choices. Raises OpenAIError when a choice is refused or fails."""
+        inbox: asyncio.Queue[tuple[int, News]] = asyncio.Queue()
+        running: dict[int, str] = {}
+        clock = _TokenClock(self._engine.metrics)
+        try:
+            for index, choice in enumerate(self._plan.choices):
+                request = Generate("", self._plan.adapter, choice.prompt, choice.params, self._plan.tenant)
+                running[index] = self._engine.loop.generate(request, partial(_put, inbox, index))
+            while running:
+                index, news = await inbox.get()
+                piece = self._take(index, news)
+                clock.note(index, news)
+                if piece.finish_reason is not None:
+                    self._engine.loop.cancel(running.pop(index))
+                yield piece
+        finally:
+            for request_id in running.values():
+                self._engine.loop.cancel(request_id)
+
+    def _take(self, index: int, news: News) -> Piece:
+        if not isinstance(news, Tokens):
+            raise rejected(news)
+        if news.finish_reason == "error":
+            raise OpenAIError(500, f"the engine failed: {news.error}", code="engine_error")
+        if news.finish_reason == "cancelled":
+            raise unavailable("the request was cancelled by the engine", "cancelled")
+        return self._choices[index].push(news)
+
+
+class _TokenClock:
+    """Measures the time to the first token and between tokens of a choice."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._began = perf_counter()
+        self._last: dict[int, float] = {}
+
+    def note(self, index: int, news: News) -> None:
+        now = perf_counter()
+        if index in self._last:
+            self._metrics.observe_gap(now - self._last[index])
+        else:
+            self._metrics.observe_first(now - self._began, news.queue_s if isinstance(news, Tokens) else None)
+        self._last[index] = now
+
+
+def _put(inbox: "asyncio.Queue[tuple[int, News]]", index: int, news: News) -> None:
+    inbox.put_nowait((index, news))

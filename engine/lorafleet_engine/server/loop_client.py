@@ -1,0 +1,138 @@
+"""The api's side of the loop process: sends requests, hands back what comes for each. Knows no HTTP.
+
+The loop is never restarted: when it ends, `failure` is set and main.py ends the engine, so that the container restarts.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from lorafleet_engine.errors import ChildDiedError
+from lorafleet_engine.messages import (
+    AdapterLoaded,
+    AdapterRejected,
+    AdapterUnloaded,
+    BlobRef,
+    Cancel,
+    Drain,
+    Drained,
+    FromLoop,
+    Generate,
+    LoadAdapter,
+    LoopConfig,
+    LoopFailed,
+    LoopReady,
+    LoopState,
+    Rejected,
+    Shutdown,
+    Tokens,
+    UnloadAdapter,
+    VersionKey,
+)
+from lorafleet_engine.server.children import Child
+
+logger = logging.getLogger(__name__)
+News = Tokens | Rejected
+Result = TypeVar("Result")
+
+
+class LoopClient:
+    """Owns the loop process. `on_change` is called after every state message and once it is ready."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        self._child: Child | None = None
+        self._requests: dict[str, Callable[[News], None]] = {}
+        self._loads: dict[VersionKey, asyncio.Future[AdapterLoaded | AdapterRejected]] = {}
+        self._unloads: dict[VersionKey, asyncio.Future[AdapterUnloaded]] = {}
+        self._failed = ""
+        self._sequence = 0
+        self.ready: LoopReady | None = None
+        self.state: LoopState | None = None
+
+    async def run(self, config: LoopConfig) -> None:
+        """Start the loop and dispatch its messages until it ends. Always raises ChildDiedError."""
+        self._child = await Child.start("loop", config)
+        logger.info("loop started, pid %d", self._child.pid)
+        try:
+            while True:
+                message: FromLoop = await self._child.receive()
+                self._dispatch(message)
+        except EOFError:
+            status = await self._child.end()
+            raise ChildDiedError(self._failed or f"the loop process ended with status {status}") from None
+        finally:
+            await self._child.end()
+
+    def generate(self, request: Generate, receive: Callable[[News], None]) -> str:
+        """Send a request under an id of our own, returned; its news go to `receive` until the last or cancel()."""
+        self._sequence += 1
+        request_id = f"r{self._sequence}"
+        self._requests[request_id] = receive
+        self._send(replace(request, request_id=request_id))
+        return request_id
+
+    def cancel(self, request_id: str) -> None:
+        """End a request early; what the loop still says about it is dropped. Does nothing for an ended one."""
+        if self._requests.pop(request_id, None) is not None:
+            self._send(Cancel(request_id))
+
+    async def load(self, key: VersionKey, blob: BlobRef) -> AdapterLoaded | AdapterRejected:
+        """Make a packed version resident."""
+        future: asyncio.Future[AdapterLoaded | AdapterRejected] = asyncio.get_running_loop().create_future()
+        self._loads[key] = future
+        self._send(LoadAdapter(key, blob))
+        return await future
+
+    async def unload(self, key: VersionKey) -> AdapterUnloaded:
+        """Free a version after its last request."""
+        future: asyncio.Future[AdapterUnloaded] = asyncio.get_running_loop().create_future()
+        self._unloads[key] = future
+        self._send(UnloadAdapter(key))
+        return await future
+
+    def drain(self) -> None:
+        """Let the loop refuse new requests."""
+        self._send(Drain())
+
+    def shutdown(self) -> None:
+        """Let the loop end; run() then raises."""
+        self._send(Shutdown())
+
+    def _send(self, message: object) -> None:
+        if self._child is not None:
+            self._child.send(message)
+
+    def _deliver(self, news: News) -> None:
+        receive = self._requests.get(news.request_id)
+        if isinstance(news, Rejected) or news.finish_reason is not None:
+            self._requests.pop(news.request_id, None)
+        if receive is not None:
+            receive(news)
+
+    def _dispatch(self, message: FromLoop) -> None:
+        match message:
+            case Tokens() | Rejected():
+                self._deliver(message)
+            case AdapterLoaded() | AdapterRejected():
+                _resolve(self._loads.pop(message.key, None), message)
+            case AdapterUnloaded():
+                _resolve(self._unloads.pop(message.key, None), message)
+            case LoopState():
+                self.state = message
+                self._on_change()
+            case LoopReady():
+                self.ready = message
+                self._on_change()
+            case LoopFailed():
+                self._failed = message.message
+                logger.error("the loop failed: %s", message.message)
+            case Drained():
+                logger.info("the loop is drained")
+
+
+def _resolve(future: "asyncio.Future[Result] | None", result: Result) -> None:
+    if future is not None and not future.done():
+        future.set_result(result)

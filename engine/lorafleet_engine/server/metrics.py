@@ -1,0 +1,138 @@
+"""What /metrics shows. Written by the serving code and versions.py, scraped through state.py; decides nothing.
+
+Labels are display names, capped: once a metric's label sets are used up, new ones go to "other" for the process's life
+(moving a series would break rate()).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from lorafleet_engine.messages import LoopState
+
+MAX_SERIES = 1000
+OTHER = "other"
+LATENCY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+STEP = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0)
+
+
+class LabelCap:
+    """Lets the first MAX_SERIES (adapter, tenant) pairs through and folds the others."""
+
+    def __init__(self, limit: int = MAX_SERIES) -> None:
+        self._limit = limit
+        self._seen: set[tuple[str, str]] = set()
+
+    def fold(self, adapter: str, tenant: str) -> tuple[str, str]:
+        """The labels to use."""
+        if (adapter, tenant) not in self._seen:
+            if len(self._seen) >= self._limit:
+                return OTHER, OTHER
+            self._seen.add((adapter, tenant))
+        return adapter, tenant
+
+
+class Metrics:
+    """All series of one engine, in a registry of its own."""
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        self._cap = LabelCap()
+        who = ("adapter", "tenant")
+        self._requests = Counter(
+            "lorafleet_adapter_requests_total", "Requests by HTTP status", (*who, "code"), registry=registry
+        )
+        self._tokens = Counter("lorafleet_tokens_total", "Tokens by kind", (*who, "kind"), registry=registry)
+        self._ttft = Histogram("lorafleet_ttft_seconds", "Time to the first token", registry=registry, buckets=LATENCY)
+        self._itl = Histogram("lorafleet_itl_seconds", "Time between tokens", registry=registry, buckets=STEP)
+        self._queue_wait = Histogram(
+            "lorafleet_queue_wait_seconds", "Arrival to first step", registry=registry, buckets=LATENCY
+        )
+        self._load = Histogram(
+            "lorafleet_load_seconds", "Load by phase", ("phase", "start_tier"), registry=registry, buckets=LATENCY
+        )
+        self._gauges = {
+            name: Gauge(f"lorafleet_{name}", text, registry=registry)
+            for name, text in (
+                ("resident_adapter_bytes", "True bytes of the adapters on the device"),
+                ("adapter_budget_bytes", "Bytes that adapters may take on the device"),
+                ("resident_adapters", "Adapter versions on the device"),
+                ("kv_pages_used", "Pages that hold KV"),
+                ("pages_free", "Pages on the free list"),
+                ("pages", "Pages in all"),
+                ("requests_running", "Requests in the batch"),
+                ("requests_waiting", "Requests in the queue"),
+                ("step_adapters", "Distinct adapters in the last step"),
+                ("step_rank_sum", "Sum of their ranks"),
+                ("step_seconds", "Duration of the last step"),
+                ("preemptions", "Preemptions since the start"),
+                ("loader_restarts", "Restarts of the loader process"),
+            )
+        }
+        self._vllm = Gauge(
+            "vllm:lora_requests_info",
+            "Running adapters, for dashboards made for vLLM",
+            ("running_lora_adapters", "waiting_lora_adapters", "max_lora"),
+            registry=registry,
+        )
+
+    def count_request(self, adapter: str, tenant: str, code: int) -> None:
+        """One ended request."""
+        self._requests.labels(*self._cap.fold(adapter, tenant), str(code)).inc()
+
+    def count_tokens(self, adapter: str, tenant: str, prompt: int, completion: int) -> None:
+        """Tokens of one ended request."""
+        labels = self._cap.fold(adapter, tenant)
+        self._tokens.labels(*labels, "prompt").inc(prompt)
+        self._tokens.labels(*labels, "completion").inc(completion)
+
+    def observe_first(self, seconds: float, queue_seconds: float | None) -> None:
+        """The first token of a request."""
+        self._ttft.observe(seconds)
+        if queue_seconds is not None:
+            self._queue_wait.observe(queue_seconds)
+
+    def observe_gap(self, seconds: float) -> None:
+        """The time between two tokens of a request."""
+        self._itl.observe(seconds)
+
+    def observe_load(self, phase: str, start_tier: str, seconds: float) -> None:
+        """One phase of a load."""
+        self._load.labels(phase, start_tier).observe(seconds)
+
+    @contextmanager
+    def time_load(self, phase: str, start_tier: str) -> Iterator[None]:
+        """Time one phase of a load."""
+        began = perf_counter()
+        yield
+        self.observe_load(phase, start_tier, perf_counter() - began)
+
+    def render(self, state: LoopState | None, loader_restarts: int, name_of: Callable[[str], str]) -> bytes:
+        """The exposition text, with the gauges set from the loop's last state."""
+        self._gauges["loader_restarts"].set(loader_restarts)
+        if state is not None:
+            self._set_gauges(state)
+            running = ",".join(sorted({name_of(version.key) for version in state.versions if version.requests}))
+            self._vllm.clear()
+            self._vllm.labels(running, "", str(len(state.versions))).set_to_current_time()
+        return generate_latest(self._registry)
+
+    def _set_gauges(self, state: LoopState) -> None:
+        values = {
+            "resident_adapter_bytes": state.adapter_bytes,
+            "adapter_budget_bytes": state.budget.adapters,
+            "resident_adapters": len(state.versions),
+            "kv_pages_used": state.pages_kv,
+            "pages_free": state.pages_free,
+            "pages": state.pages,
+            "requests_running": state.running,
+            "requests_waiting": state.waiting,
+            "step_adapters": state.step_adapters,
+            "step_rank_sum": state.step_rank_sum,
+            "step_seconds": state.step_ms / 1000,
+            "preemptions": state.counters.preemptions,
+        }
+        for name, value in values.items():
+            self._gauges[name].set(value)

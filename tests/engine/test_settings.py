@@ -1,0 +1,63 @@
+from pathlib import Path
+
+import pytest
+
+from lorafleet_engine.errors import SettingsError
+from lorafleet_engine.settings import GIB, INTERPRETER_RESERVE_BYTES, load_settings
+
+BASE = {"LORAFLEET_BASE_NAME": "smol", "LORAFLEET_BASE_URI": "pvc://models/smol"}
+
+
+def make_cgroup(folder: Path, memory: str = "max", cpu: str = "max 100000") -> Path:
+    (folder / "memory.max").write_text(memory + "\n")
+    (folder / "cpu.max").write_text(cpu + "\n")
+    return folder
+
+
+def test_two_variables_are_enough(tmp_path: Path) -> None:
+    settings = load_settings(BASE, make_cgroup(tmp_path))
+
+    assert (settings.base.name, settings.base.uri, settings.base.digest) == ("smol", "pvc://models/smol", "")
+    assert (settings.ports.serving, settings.ports.state, settings.ports.admin) == (8000, 8001, 8002)
+
+
+def test_memory_is_the_container_s_less_cache_and_interpreters(tmp_path: Path) -> None:
+    settings = load_settings(BASE, make_cgroup(tmp_path, memory=str(3 * GIB)))
+
+    assert settings.memory_bytes == 2 * GIB - INTERPRETER_RESERVE_BYTES
+
+
+def test_a_gpu_engine_takes_a_percentage(tmp_path: Path) -> None:
+    settings = load_settings(BASE | {"LORAFLEET_DEVICE": "cuda"}, make_cgroup(tmp_path, memory=str(GIB)))
+
+    assert (settings.memory_bytes, settings.utilization_percent) == (None, 92)
+
+
+@pytest.mark.parametrize(("quota", "threads"), [("150000 100000", 1), ("max 100000", None), ("50000 100000", 1)])
+def test_threads_follow_the_quota(tmp_path: Path, quota: str, threads: int | None) -> None:
+    found = load_settings(BASE, make_cgroup(tmp_path, cpu=quota)).cpu_threads
+
+    assert found == threads if threads else found >= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"LORAFLEET_BASE_NAME": ""}, "BASE_NAME"),
+        ({"LORAFLEET_BASE_URI": ""}, "BASE_URI"),
+        ({"LORAFLEET_DEVICE": "tpu"}, "DEVICE"),
+        ({"LORAFLEET_DTYPE": "int8"}, "DTYPE"),
+        ({"LORAFLEET_STATE_PORT": "70000"}, "STATE_PORT"),
+        ({"LORAFLEET_MAX_MODEL_LEN": "-5"}, "MAX_MODEL_LEN"),
+        ({"LORAFLEET_HOST_CACHE_BYTES": "1Gi"}, "HOST_CACHE_BYTES"),
+        ({"LORAFLEET_TARGET_MODULES": "q_proj,lm_head"}, "TARGET_MODULES"),
+    ],
+)
+def test_a_wrong_value_names_its_variable(tmp_path: Path, change: dict[str, str], name: str) -> None:
+    with pytest.raises(SettingsError, match=f"LORAFLEET_{name}"):
+        load_settings(BASE | change, make_cgroup(tmp_path))
+
+
+def test_a_container_too_small_for_its_cache_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="HOST_CACHE_BYTES"):
+        load_settings(BASE, make_cgroup(tmp_path, memory=str(GIB)))
