@@ -134,6 +134,6 @@ def _environment(folder: Path, base_uri: str, ports: list[int]) -> dict[str, str
         "LORAFLEET_HOST_CACHE_DIR": str(folder / "host"),
         "LORAFLEET_HOST_CACHE_BYTES": str(64 << 20),
         "LORAFLEET_MEMORY_BYTES": str(256 << 20),
-        "LORAFLEET_MAX_MODEL_LEN": "512",
+        "LORAFLEET_MAX_MODEL_LEN": "32768",
         "LORAFLEET_CPU_THREADS": "1",
     }

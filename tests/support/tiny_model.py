@@ -90,7 +90,7 @@ def _config(vocab: int, end: int) -> dict[str, Any]:
         "num_key_value_heads": KV_HEADS,
         "head_dim": HEAD_DIM,
         "vocab_size": vocab,
-        "max_position_embeddings": 2048,
+        "max_position_embeddings": 65536,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "hidden_act": "silu",

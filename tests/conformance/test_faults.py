@@ -1,0 +1,141 @@
+"""What happens when a child process dies or hangs, and how an engine drains. Needs engines that run here."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from lorafleet_contracts.admin import PortName
+from tests.conformance.client import BASE, Client, until
+from tests.support.engine_process import Engine, running_engine, stop, wait_ready
+from tests.support.tiny_model import AdapterRecipe, make_adapter, make_model
+
+LONGEST_GAP_SECONDS = 2.0
+
+
+@pytest.fixture
+def own(tmp_path_factory: pytest.TempPathFactory, local: Engine) -> Iterator[Client]:
+    """An engine that the test may end."""
+    folder = tmp_path_factory.mktemp("own")
+    make_model(folder / "volumes" / "models" / "tiny")
+    with running_engine(folder, "pvc://models/tiny", DRAIN_SECONDS="60") as engine, Client(engine) as client:
+        wait_ready(engine)
+        yield client
+
+
+def read_for(client: Client, seconds: float) -> float:
+    """Stream for some time; the longest silence in seconds."""
+    deadline, longest = time.monotonic() + seconds, 0.0
+    while time.monotonic() < deadline:
+        with client.streaming("/v1/completions", BASE, client.long_body()) as events:
+            next(events)
+            last = time.monotonic()
+            for _ in events:
+                longest, last = max(longest, time.monotonic() - last), time.monotonic()
+                if last > deadline:
+                    break
+    return longest
+
+
+def test_a_killed_loader_leaves_the_stream_unbroken_and_comes_back(client: Client, local: Engine) -> None:
+    assert local.folder is not None
+    make_adapter(local.folder / "volumes/models/after", AdapterRecipe(11))
+    before = local.children()
+    threading.Timer(0.5, os.kill, (before["loader"], signal.SIGKILL)).start()
+
+    assert read_for(client, 3) < LONGEST_GAP_SECONDS
+
+    after = until(local.children, lambda now: now.get("loader", before["loader"]) != before["loader"])
+    assert after["loop"] == before["loop"]
+    loaded = client.bring("after", "pvc://models/after")
+    assert client.complete(loaded.key)["choices"]
+    client.delete("after", loaded.digest)
+
+
+def test_a_stopped_loader_leaves_the_stream_unbroken_and_finishes_its_job(client: Client, local: Engine) -> None:
+    assert local.folder is not None
+    make_adapter(local.folder / "volumes/models/slow", AdapterRecipe(12))
+    loader = local.children()["loader"]
+    os.kill(loader, signal.SIGSTOP)
+    try:
+        body = {"generation": 1, "source": {"uri": "pvc://models/slow"}}
+        assert client.admin("POST", "/adapters/slow/inspect", body).status_code == 202
+        assert read_for(client, 10) < LONGEST_GAP_SECONDS
+    finally:
+        os.kill(loader, signal.SIGCONT)
+
+    assert client.inspect("slow", "pvc://models/slow").status_code == 200
+    assert local.children()["loader"] == loader
+
+
+def test_a_drained_engine_finishes_what_runs_and_takes_nothing_new(own: Client) -> None:
+    with own.streaming("/v1/completions", BASE, own.long_body(300)) as events:
+        next(events)
+        answer = own.admin("POST", "/drain")
+        assert (answer.status_code, answer.json()["inFlight"]) == (202, 1)
+        assert httpx.get(f"{own.engine.state}/readyz").status_code == 503
+        assert httpx.get(f"{own.engine.state}/livez").status_code == 200
+        refused = own.post("/v1/completions", BASE, {"prompt": "x"})
+        assert (refused.status_code, refused.headers["x-lorafleet-retry"]) == (503, "1")
+        chunks = list(events)
+
+    assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+    assert own.state()["draining"]
+    assert stop(own.engine) == 0
+
+
+def test_sigterm_finishes_what_runs_and_exits_cleanly(own: Client) -> None:
+    assert own.engine.process is not None
+    with own.streaming("/v1/completions", BASE, own.long_body(300)) as events:
+        next(events)
+        own.engine.process.send_signal(signal.SIGTERM)
+        until(lambda: httpx.get(f"{own.engine.state}/readyz").status_code, lambda status: status == 503, 5)
+        chunks = list(events)
+
+    assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+    assert own.engine.process.wait(20) == 0
+
+
+def test_a_dead_loop_ends_the_engine(own: Client) -> None:
+    assert own.engine.process is not None
+    children = own.engine.children()
+    os.kill(children["loop"], signal.SIGKILL)
+
+    assert own.engine.process.wait(20) == 1
+    until(lambda: os.path.exists(f"/proc/{children['loader']}"), lambda alive: not alive, 5)
+
+
+def test_children_die_with_the_engine(own: Client) -> None:
+    assert own.engine.process is not None
+    children = own.engine.children()
+    own.engine.process.kill()
+    own.engine.process.wait()
+
+    for pid in children.values():
+        until(lambda pid=pid: _state_of(pid), lambda state: state in ("", "Z"), 5)  # type: ignore[misc]
+
+
+def test_tokens_rotate_without_a_restart(own: Client) -> None:
+    engine = own.engine
+    assert engine.folder is not None
+    (engine.folder / "tokens" / "state").write_text("fresh\nstate-token\n")
+
+    def status(token: str) -> int:
+        return httpx.get(f"{engine.state}/state", headers={"authorization": f"Bearer {token}"}).status_code
+
+    until(lambda: status("fresh"), lambda found: found == 200, 5)
+    assert status(engine.tokens[PortName.STATE]) == 200
+    (engine.folder / "tokens" / "state").write_text("fresh\n")
+    until(lambda: status(engine.tokens[PortName.STATE]), lambda found: found == 401, 5)
+
+
+def _state_of(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            return stream.read().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return ""
