@@ -1,7 +1,8 @@
-"""The start of the two child processes: `python -m lorafleet_engine.child {loop|loader} FD`, run by server/children.py.
+"""The start of the two child processes: `python -m lorafleet_engine.child {loop|loader} FD PARENT LEVEL`.
 
-FD is the child's end of a socket pair that speaks multiprocessing's Connection framing; the first message is the
-child's config. A child dies with its parent (PR_SET_PDEATHSIG, and the end of the pipe) and leaves signals to it.
+Run by server/children.py. LEVEL is the log level, PARENT the api's process id, FD the child's end of a socket pair that
+speaks multiprocessing's Connection framing; the first message is the child's config. A child dies with its parent
+(PR_SET_PDEATHSIG, and the end of the pipe) and leaves signals to it.
 """
 
 import ctypes
@@ -10,21 +11,25 @@ import signal
 import sys
 from multiprocessing.connection import Connection
 
+from lorafleet_engine.logs import set_up_logs
+
 PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> None:
     """Run the named child until its pipe ends."""
-    name, descriptor, parent = arguments[0], int(arguments[1]), int(arguments[2])
-    die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    connection = Connection(descriptor)
+    name, descriptor, parent, level = arguments
+    die_with_parent(int(parent))
+    set_up_logs(name, level)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    connection = Connection(int(descriptor))
     if name == "loader":
         from lorafleet_engine.loader.process import run_loader
 
         run_loader(connection)
     else:
-        from lorafleet_engine.loop import run_loop  # torch: only this process may hold it before its first message
+        from lorafleet_engine.loop import run_loop  # torch takes seconds: imported while the base is being fetched
 
         run_loop(connection, connection.recv())
 

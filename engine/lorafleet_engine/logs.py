@@ -33,5 +33,5 @@ def set_up_logs(process: str, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines(process))
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    logging.getLogger("httpcore").setLevel(logging.WARNING)
+    for name in ("httpx", "httpcore", "uvicorn.error"):
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -70,21 +71,19 @@ async def run_engine(settings: Settings) -> None:
 
 def _work(engine: Engine, settings: Settings) -> list[Coroutine[None, None, None]]:
     """What runs beside the ports. None of it ends by itself, except by an error that ends the engine."""
-    return [engine.loader.run(), _run_loop(engine, settings)]
+    return [engine.loader.run(), engine.loop.run(partial(_loop_config, engine, settings))]
 
 
-async def _run_loop(engine: Engine, settings: Settings) -> None:
+async def _loop_config(engine: Engine, settings: Settings) -> LoopConfig:
     fetched = await engine.fetch_base()
-    await engine.loop.run(
-        LoopConfig(
-            model_dir=fetched.model_dir,
-            device=settings.device,
-            dtype=settings.dtype,
-            max_model_len=settings.max_model_len,
-            memory_bytes=settings.memory_bytes,
-            utilization_percent=settings.utilization_percent,
-            threads=settings.cpu_threads,
-        )
+    return LoopConfig(
+        model_dir=fetched.model_dir,
+        device=settings.device,
+        dtype=settings.dtype,
+        max_model_len=settings.max_model_len,
+        memory_bytes=settings.memory_bytes,
+        utilization_percent=settings.utilization_percent,
+        threads=settings.cpu_threads,
     )
 
 

@@ -133,7 +133,7 @@ def _environment(folder: Path, base_uri: str, ports: list[int]) -> dict[str, str
         "LORAFLEET_DISK_CACHE_DIR": str(folder / "disk"),
         "LORAFLEET_HOST_CACHE_DIR": str(folder / "host"),
         "LORAFLEET_HOST_CACHE_BYTES": str(64 << 20),
-        "LORAFLEET_MEMORY_BYTES": str(256 << 20),
-        "LORAFLEET_MAX_MODEL_LEN": "32768",
+        "LORAFLEET_MEMORY_BYTES": str(384 << 20),
+        "LORAFLEET_MAX_MODEL_LEN": "8192",
         "LORAFLEET_CPU_THREADS": "1",
     }

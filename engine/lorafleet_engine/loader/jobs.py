@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lorafleet_contracts.admin import ProblemCode
 from lorafleet_contracts.digest import adapter_files, base_files, folder_digest
@@ -28,8 +29,10 @@ from lorafleet_engine.loader.messages import (
     PackAdapter,
     Packed,
 )
-from lorafleet_engine.loader.packer import Packer
 from lorafleet_engine.loader.sources import LocalFolder, open_folder
+
+if TYPE_CHECKING:
+    from lorafleet_engine.loader.packer import Packer
 
 
 class Jobs:
@@ -41,7 +44,9 @@ class Jobs:
         self._disk = DiskCache(Path(config.disk_dir), config.disk_bytes)
         self._host = HostCache(Path(config.host_dir), config.host_bytes)
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        self._packer = self._make_packer(config.base_dir)
+        self._base_dir = None if config.base_dir is None else Path(config.base_dir)
+        self._packer: Packer | None = None
+        self._packer_lock = threading.Lock()
 
     def fetch_base(self, job: FetchBase) -> BaseFetched:
         """Have the base model's files, verified. A volume's files are used in place. Raises JobError."""
@@ -53,7 +58,7 @@ class Jobs:
             folder = source.path
         else:
             folder, digest = self._cached_base(job) or self._downloaded_base(job)
-        self._packer = self._make_packer(str(folder))
+        self._base_dir, self._packer = folder, None
         return BaseFetched(job.job, str(folder), digest)
 
     def inspect(self, job: InspectAdapter) -> Inspected:
@@ -85,6 +90,11 @@ class Jobs:
             return Packed(
                 job.job, entry.facts, entry.blob, entry.chat_template, seconds, "disk" if start == "disk" else "source"
             )
+
+    def warm_up(self) -> None:
+        """Import what packing needs, ahead of the first adapter. Does nothing before the base model is there."""
+        if self._base_dir is not None:
+            self._need_packer()
 
     def release(self, digest: str) -> None:
         """Let a blob be evicted."""
@@ -131,15 +141,17 @@ class Jobs:
             _compare(job.digest, digest)
             return self._disk.admit_base(folder, _base_key(job)), digest
 
-    def _need_packer(self) -> Packer:
-        if self._packer is None:
-            raise JobError(ProblemCode.LOADER_BUSY, "the base model is still being fetched")
-        return self._packer
+    def _need_packer(self) -> "Packer":
+        """Made late: it imports torch, which takes seconds, and the base model must not wait for that."""
+        with self._packer_lock:
+            if self._base_dir is None:
+                raise JobError(ProblemCode.LOADER_BUSY, "the base model is still being fetched")
+            if self._packer is None:
+                from lorafleet_engine.loader.packer import Packer
 
-    def _make_packer(self, base_dir: str | None) -> Packer | None:
-        if base_dir is None:
-            return None
-        return Packer(Path(base_dir), self._config.dtype, self._config.base_names, self._config.target_modules)
+                config = self._config
+                self._packer = Packer(self._base_dir, config.dtype, config.base_names, config.target_modules)
+            return self._packer
 
 
 def _base_key(job: FetchBase) -> str:

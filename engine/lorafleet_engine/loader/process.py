@@ -52,6 +52,7 @@ def run_loader(connection: "Connection[FromLoader, ToLoader]") -> None:
     stopped = threading.Event()
     threading.Thread(target=_beat, args=(outbox, stopped), daemon=True).start()
     workers = ThreadPoolExecutor(WORKERS)
+    workers.submit(jobs.warm_up)
     try:
         while True:
             message = connection.recv()
@@ -72,6 +73,8 @@ def _beat(outbox: _Outbox, stopped: threading.Event) -> None:
 def _answer(jobs: Jobs, job: Job, outbox: _Outbox) -> None:
     try:
         outbox.send(_work(jobs, job)())
+        if isinstance(job, FetchBase):
+            jobs.warm_up()
     except JobError as error:
         outbox.send(JobFailed(job.job, error.code, error.message, error.reasons))
     except Exception as error:

@@ -6,6 +6,7 @@ use: a signed 32-bit big-endian length (or -1 and an unsigned 64-bit one), then 
 
 import asyncio
 import contextlib
+import logging
 import os
 import pickle
 import socket
@@ -29,19 +30,18 @@ class Child:
         self._writer = writer
 
     @classmethod
-    async def start(cls, name: str, config: object) -> Self:
-        """Spawn `python -m lorafleet_engine.child name` and send it `config`."""
+    async def start(cls, name: str) -> Self:
+        """Spawn `python -m lorafleet_engine.child name`. The first message to send is its config."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "lorafleet_engine.child", name, str(theirs.fileno()), str(os.getpid())),
+                *(sys.executable, "-m", "lorafleet_engine.child", name),
+                *(str(theirs.fileno()), str(os.getpid()), logging.getLevelName(logging.root.level)),
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
             )
         reader, writer = await asyncio.open_connection(sock=ours, limit=_LIMIT)
-        child = cls(process, reader, writer)
-        child.send(config)
-        return child
+        return cls(process, reader, writer)
 
     @property
     def pid(self) -> int:
@@ -70,10 +70,6 @@ class Child:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-        return await self._process.wait()
-
-    async def exit_status(self) -> int:
-        """Wait for the process to end by itself."""
         return await self._process.wait()
 
 

@@ -107,7 +107,8 @@ class LoaderClient:
             self._pending.pop(pending.job.job, None)
 
     async def _run_once(self) -> None:
-        child = self._child = await Child.start("loader", self._config)
+        child = self._child = await Child.start("loader")
+        child.send(self._config)
         logger.info("loader started, pid %d", child.pid)
         self._heard = time.monotonic()
         for pending in self._pending.values():

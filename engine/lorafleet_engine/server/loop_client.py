@@ -5,7 +5,7 @@ The loop is never restarted: when it ends, `failure` is set and main.py ends the
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -52,19 +52,23 @@ class LoopClient:
         self.ready: LoopReady | None = None
         self.state: LoopState | None = None
 
-    async def run(self, config: LoopConfig) -> None:
-        """Start the loop and dispatch its messages until it ends. Always raises ChildDiedError."""
-        self._child = await Child.start("loop", config)
-        logger.info("loop started, pid %d", self._child.pid)
+    async def run(self, make_config: Callable[[], Awaitable[LoopConfig]]) -> None:
+        """Start the loop and dispatch its messages until it ends. Always raises ChildDiedError.
+
+        The process starts, and imports what it needs, while `make_config` is still waiting for the base model.
+        """
+        child = self._child = await Child.start("loop")
+        logger.info("loop started, pid %d", child.pid)
         try:
+            child.send(await make_config())
             while True:
-                message: FromLoop = await self._child.receive()
+                message: FromLoop = await child.receive()
                 self._dispatch(message)
         except EOFError:
-            status = await self._child.end()
+            status = await child.end()
             raise ChildDiedError(self._failed or f"the loop process ended with status {status}") from None
         finally:
-            await self._child.end()
+            await child.end()
 
     def generate(self, request: Generate, receive: Callable[[News], None]) -> str:
         """Send a request under an id of our own, returned; its news go to `receive` until the last or cancel()."""
