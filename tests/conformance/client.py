@@ -80,7 +80,7 @@ class Client:
             assert response.status_code == 200, response.read()
             yield _events(response)
 
-    def long_body(self, tokens: int = 30_000) -> dict[str, Any]:
+    def long_body(self, tokens: int = 8_000) -> dict[str, Any]:
         """A completion that goes on until it is stopped."""
         return {
             "model": "m",

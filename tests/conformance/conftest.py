@@ -2,7 +2,8 @@
 
 Elsewhere: LORAFLEET_CONFORMANCE_{SERVING,STATE,ADMIN} are base URLs, LORAFLEET_CONFORMANCE_TOKENS a folder with the
 files serving, state and admin, LORAFLEET_CONFORMANCE_ADAPTERS at least four source URIs that the engine can reach,
-comma-separated. Here: LORAFLEET_CONFORMANCE_DEVICE (cpu, cuda) chooses the device.
+comma-separated, LORAFLEET_CONFORMANCE_WINDOW its maxModelLen.
+Here: LORAFLEET_CONFORMANCE_DEVICE (cpu, cuda) chooses the device.
 """
 
 import os

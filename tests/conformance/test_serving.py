@@ -1,11 +1,13 @@
 """Answers of the serving port: what OpenAI's API promises, and that a stream is its plain answer in pieces."""
 
+import os
 from typing import Any
 
 import pytest
 
 from tests.conformance.client import BASE, Client, LoadedAdapter
 
+WINDOW = int(os.environ.get("LORAFLEET_CONFORMANCE_WINDOW", "8192"))
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 QUESTION = [{"role": "user", "content": "What is a ship?"}]
 
@@ -115,7 +117,7 @@ def test_a_stop_string_cuts_the_answer(client: Client) -> None:
 
 
 def test_max_tokens_above_the_room_is_cut(client: Client) -> None:
-    ids = [5] * (32_768 - 6)
+    ids = [5] * (WINDOW - 6)
     answer = client.complete(BASE, ids, max_tokens=1000, ignore_eos=True)
 
     assert answer["choices"][0]["finish_reason"] == "length"
@@ -146,7 +148,7 @@ def test_unknown_fields_are_ignored(client: Client) -> None:
 
 
 def test_a_prompt_beyond_the_window_is_refused(client: Client) -> None:
-    response = client.post(COMPLETIONS, BASE, {"model": "m", "prompt": [5] * 32_768})
+    response = client.post(COMPLETIONS, BASE, {"model": "m", "prompt": [5] * WINDOW})
 
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "context_length_exceeded"

@@ -135,7 +135,7 @@ def test_each_port_wants_its_own_token(engine: Engine, port: PortName, token: st
         PortName.ADMIN: f"{engine.admin}/admin/v1/none",
     }[port]
     given = engine.tokens[token] if isinstance(token, PortName) else token
-    headers = {} if given is None else {"authorization": f"Bearer {given}"}
+    headers = {} if given is None else {"authorization": f"Bearer {given}".strip()}
 
     assert (httpx.get(url, headers=headers).status_code == 401) == (token != port)
 
