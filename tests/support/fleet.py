@@ -53,8 +53,9 @@ def make_meta(name: str, namespace: str = "demo", **changes: Any) -> Meta:
 
 
 def make_pool(name: str = "smol", namespace: str = "demo", status: LoraPoolStatus | None = None, **spec: Any) -> Pool:
-    """A pool that allows http://assets/."""
+    """A CPU pool that allows http://assets/."""
     wanted = {
+        "engine": {"dtype": "float32"},
         "baseModel": {"name": "smollm2", "source": {"uri": "http://assets/base"}},
         "sources": {"allow": [{"prefix": PREFIX}]},
         **spec,

@@ -16,6 +16,7 @@ class OperatorProcess:
     """One life of the operator; `start` after `stop` or `kill` begins another."""
 
     def __init__(self, kubeconfig: Path, namespace: str, name: str = "operator-0", **environment: str) -> None:
+        self.namespace = namespace
         self.health_port = _free_port()
         self._environment = {
             "PATH": os.environ["PATH"],
@@ -27,18 +28,19 @@ class OperatorProcess:
             "LORAFLEET_HEALTH_PORT": str(self.health_port),
             **environment,
         }
-        self._log = tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False)  # noqa: SIM115  # lives with self
+        self._log = Path(tempfile.mkdtemp()) / f"{name}.log"
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         """Begin a life."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "lorafleet_operator"],
-            env=self._environment,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "lorafleet_operator"],
+                env=self._environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
 
     def stop(self) -> int:
         """SIGTERM, as the kubelet does; returns the exit status."""
@@ -54,9 +56,14 @@ class OperatorProcess:
         return self._process.wait(seconds)
 
     @property
+    def ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process is None or self._process.poll() is not None
+
+    @property
     def log(self) -> str:
         """All that was printed in all lives."""
-        return Path(self._log.name).read_text()
+        return self._log.read_text()
 
     def _end(self, number: signal.Signals) -> int:
         if self._process is None:

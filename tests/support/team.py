@@ -66,7 +66,7 @@ class Team:
         body = {
             "apiVersion": "lorafleet.io/v1alpha1",
             "kind": kind,
-            "metadata": {"name": name, "namespace": self.namespace, "labels": labels or {}},
+            "metadata": {"name": name, "namespace": self.namespace, **({"labels": labels} if labels else {})},
             "spec": spec,
         }
         return await self.api.apply(BY_NAME[kind].path(self.namespace, name), body, manager="user", force=True)
@@ -75,12 +75,13 @@ class Team:
         """A pool that allows http://assets/."""
         base = {"name": "smollm2", "source": {"uri": "http://assets/base"}}
         sources = {"allow": [{"prefix": "http://assets/"}]}
-        return await self.apply("LoraPool", name, {"baseModel": base, "sources": sources, **spec})
+        wanted = {"baseModel": base, "sources": sources, "engine": {"dtype": "float32"}, **spec}
+        return await self.apply("LoraPool", name, wanted)
 
     async def adapter(self, name: str, uri: str = "", **spec: Any) -> Object:
         """An adapter of pool `smol`."""
-        source = {"uri": uri or f"http://assets/{name}"}
-        return await self.apply("LoraAdapter", name, {"poolRef": {"name": "smol"}, "source": source, **spec})
+        wanted = {"poolRef": {"name": "smol"}, "source": {"uri": uri or f"http://assets/{name}"}, **spec}
+        return await self.apply("LoraAdapter", name, wanted)
 
     async def tenant(self, name: str, *adapters: str) -> Object:
         """A tenant of pool `smol` with one key."""

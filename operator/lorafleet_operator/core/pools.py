@@ -9,6 +9,7 @@ from lorafleet_contracts.conditions import ConditionType, Reason, find_condition
 from lorafleet_contracts.names import SHARED_SET
 from lorafleet_contracts.resources.pool import BudgetStatus, EngineSetStatus, LoraPoolStatus
 from lorafleet_operator.core.conditions import Draft, Refusal, settle
+from lorafleet_operator.core.manifests.engine import resolve_device
 from lorafleet_operator.core.manifests.identity import selector_text
 from lorafleet_operator.core.snapshot import Pool, PoolSnapshot, Replica
 
@@ -48,6 +49,12 @@ def refuse_pool(pool: Pool, cluster_wide: bool) -> Refusal | None:
             Reason.INVALID,
             "allowedNamespaces.from: Selector needs an operator that watches all namespaces; "
             "this one was installed with watchNamespaces. Use Same or All",
+        )
+    if spec.engine.dtype == "bfloat16" and resolve_device(spec.engine) == "cpu":
+        return Refusal(
+            Reason.INVALID,
+            "engine.dtype bfloat16 needs a GPU, and engine.pod.resources.limits asks for none. "
+            "Use dtype: float32, or ask for a GPU (nvidia.com/gpu)",
         )
     source = urlsplit(spec.base_model.source.uri)
     volumes = [volume.get("name") for volume in spec.engine.pod.volumes]

@@ -90,7 +90,8 @@ class PoolTask:
         await parts.executor.carry_out(
             plan, self._memory, snapshot.tokens, lambda name: parts.observer.pod(self._key, name)
         )
-        return plan.again_in
+        # A verdict may open the next step, and our own writes do not wake us.
+        return 0.0 if plan.statuses else plan.again_in
 
 
 class OrphanTask:

@@ -106,9 +106,30 @@ def test_refusals() -> None:
     assert refuse_pool(selector, cluster_wide=False) is not None
     base = {"name": "smollm2", "source": {"uri": "pvc://models/base"}}
     assert refuse_pool(make_pool(baseModel=base), cluster_wide=True) is not None
-    volume = {"pod": {"volumes": [{"name": "models", "emptyDir": {}}]}}
+    volume = {"dtype": "float32", "pod": {"volumes": [{"name": "models", "emptyDir": {}}]}}
     assert refuse_pool(make_pool(baseModel=base, engine=volume), cluster_wide=True) is None
     unreadable = replace(make_pool(), spec=None, invalid="spec.x: unknown")
     status = judge(make_snapshot(pool=unreadable))
     assert words(status)["Accepted"] == ("False", "Invalid")
     assert words(status)["Stalled"] == ("True", "Invalid")
+
+
+@pytest.mark.parametrize(
+    ("engine", "fine"),
+    [
+        ({}, False),
+        ({"device": "CPU"}, False),
+        ({"dtype": "float32"}, True),
+        ({"pod": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}}, True),
+        ({"device": "CUDA"}, True),
+    ],
+)
+def test_bfloat16_needs_a_gpu(engine: dict[str, object], fine: bool) -> None:
+    refusal = refuse_pool(make_pool(engine=engine), cluster_wide=True)
+    assert (refusal is None) == fine
+    assert refusal is None or "dtype: float32" in refusal.message
+
+
+def test_what_the_api_server_refuses_is_told() -> None:
+    snapshot = replace(fleet(make_replica(0)), refusals=("StatefulSet/smol-shared: spec: Invalid value",))
+    assert words(judge(snapshot))["Stalled"] == ("True", "Invalid")
