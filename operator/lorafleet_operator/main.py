@@ -66,6 +66,7 @@ def main() -> int:
         log.error("%s", error)
         return UNUSABLE
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # a line an event otherwise
     return asyncio.run(run_operator(settings))
 
 

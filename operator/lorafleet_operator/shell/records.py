@@ -20,6 +20,9 @@ Object = dict[str, Any]
 PoolKey = tuple[str, str]
 """(namespace, name) of a LoraPool."""
 
+CRASH_LOOP = "CrashLoopBackOff"
+CRASHES = 3
+"""From so many restarts on, a container that runs without being ready counts as crashing."""
 _SHOWN_ERRORS = 3
 
 
@@ -158,15 +161,19 @@ def _condition(status: Object, kind: str) -> Object:
 
 
 def _why_waiting(status: Object) -> tuple[str, str]:
-    """The container's reason for not running, with the last words of its previous life; else the scheduler's."""
+    """The container's reason for not running with the words that explain it best, else the scheduler's."""
     for container in status.get("containerStatuses") or []:
-        state, last = container.get("state") or {}, container.get("lastState") or {}
-        ended = state.get("terminated") or last.get("terminated") or {}
+        state = container.get("state") or {}
+        ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
         words = str(ended.get("message") or "").strip()
         if waiting := state.get("waiting"):
-            return str(waiting.get("reason", "")), words or str(waiting.get("message", ""))
-        if ended := state.get("terminated"):
+            reason, told = str(waiting.get("reason", "")), str(waiting.get("message", ""))
+            return reason, (words or told) if reason == CRASH_LOOP else told
+        if "terminated" in state:
             return "Terminated", words or str(ended.get("reason", ""))
+        failing = ended.get("exitCode") and container.get("restartCount", 0) >= CRASHES
+        if failing and not container.get("ready"):
+            return CRASH_LOOP, words  # running for the moment, between two crashes
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
         return str(scheduled.get("reason", "")), str(scheduled.get("message", ""))

@@ -1,0 +1,217 @@
+"""State and admin ports over real HTTP: what the operator asks, and what it makes of the answers."""
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from lorafleet_contracts.admin import EngineState, InspectRequest, Problem, ProblemCode, SourceSpec
+from lorafleet_kube.api import KubeApi
+from lorafleet_operator.core.actions import Inspect, Load, Unload
+from lorafleet_operator.core.snapshot import InspectionKey, PoolTokens, VersionOn
+from lorafleet_operator.errors import EngineRefusedError, EngineUnreachableError, NotLeadingError
+from lorafleet_operator.shell.admin import AdminAddress, EngineAdmin
+from lorafleet_operator.shell.calls import PoolCalls
+from lorafleet_operator.shell.engines import EngineLinks, engine_url, merge
+from lorafleet_operator.shell.lease import Lease
+from lorafleet_operator.shell.records import PodRecord
+from tests.support.fleet import digest_of, make_state, make_version
+from tests.support.stub_engine import StubEngine, run_stub_engine
+
+TOKENS = PoolTokens({"serving": ("s",), "state": ("state-token",), "admin": ("admin-token",)})
+ADDRESSES = (f"127.{os.getpid() % 200 + 20}.9.{number}" for number in itertools.count(2))
+
+
+class HeldLease(Lease):
+    """A Lease whose fence the test opens and closes."""
+
+    open = True
+
+    def check(self) -> None:
+        if not self.open:
+            raise NotLeadingError("closed by the test")
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def lease(session: aiohttp.ClientSession) -> HeldLease:
+    return HeldLease(KubeApi(session, None), ("ns", "lease"), "me")  # type: ignore[arg-type]  # asks nobody here
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[StubEngine]:
+    tokens = {port: list(accepted) for port, accepted in TOKENS.by_port.items()}
+    async with run_stub_engine(next(ADDRESSES), tokens) as running:
+        yield running
+
+
+def pod_at(ip: str) -> PodRecord:
+    """A ready pod."""
+    return PodRecord("smol-shared-0", "pod-uid", ("demo", "smol"), ip, True, False, "rev", "", "")
+
+
+async def until(holds: object, seconds: float = 5.0) -> None:
+    """Wait until a callable is true."""
+    async with asyncio.timeout(seconds):
+        while not holds():  # type: ignore[operator]  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_a_state_is_followed_and_only_what_counts_is_told(
+    session: aiohttp.ClientSession, engine: StubEngine
+) -> None:
+    told: list[object] = []
+    links = EngineLinks(session, lambda _: TOKENS, told.append)
+    links.follow(pod_at(engine.ip))
+    assert not links.tried("pod-uid")
+    await until(lambda: links.state("pod-uid") is not None)
+    assert told == [("demo", "smol")]
+    engine.touch()  # nothing that counts
+    await asyncio.sleep(0.3)
+    assert len(told) == 1
+    engine.restart()
+    await until(lambda: len(told) == 2)
+    known = links.state("pod-uid")
+    assert known is not None
+    assert known.boot_id == engine.boot_id
+    await links.close()
+    assert links.state("pod-uid") is None
+
+
+async def test_an_engine_that_refuses_our_token_has_no_state(
+    session: aiohttp.ClientSession, engine: StubEngine
+) -> None:
+    told: list[object] = []
+    links = EngineLinks(session, lambda _: None, told.append)
+    links.follow(pod_at(engine.ip))
+    await until(lambda: links.tried("pod-uid"))
+    assert links.state("pod-uid") is None
+    assert told == [("demo", "smol")]
+    links.follow(pod_at(""))
+    assert links.tried("pod-uid")
+    await links.close()
+
+
+def test_deltas_change_and_remove_versions() -> None:
+    one, two = make_version("u1", digest_of("1")), make_version("u2", digest_of("2"))
+    known = make_state(one, two)
+    news = EngineState.model_validate(
+        make_state(one.model_copy(update={"in_flight": 3}), seq=2, full=False, removed=[two.key]).model_dump()
+    )
+    merged = merge(known, news)
+    assert [(each.uid, each.in_flight) for each in merged.versions] == [("u1", 3)]
+    assert (merged.seq, merged.full) == (2, True)
+
+
+def test_addresses_of_both_families() -> None:
+    assert engine_url("10.0.0.1", 8001, "/state") == "http://10.0.0.1:8001/state"  # type: ignore[arg-type]
+    assert engine_url("fd00::1", 8002, "/x") == "http://[fd00::1]:8002/x"  # type: ignore[arg-type]
+
+
+def action_for(engine: StubEngine, uri: str = "http://assets/a") -> Load:
+    """Load what this source holds."""
+    return Load(VersionOn("smol-shared-0", engine.boot_id, "u1", engine.report(uri).digest), uri, "demo", "a", "Why")
+
+
+async def test_calls_are_remembered_as_they_end(
+    session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease
+) -> None:
+    done = asyncio.Event()
+    calls = PoolCalls(EngineAdmin(session, lease), done.set)
+    address = AdminAddress(engine.ip, "admin-token")
+    key = InspectionKey("u1", 1)
+    calls.start(Inspect(key, "smol-shared-0", "http://assets/a", None), address)
+    assert calls.memory().inspections[key].pending
+    assert calls.memory().inspecting == {key: "smol-shared-0"}
+    await until(lambda: not calls.memory().inspecting)
+    assert calls.memory().inspections[key].report == engine.report("http://assets/a")
+    assert engine.calls.count("inspect u1") == 2, "asked again after 202"
+    load = action_for(engine)
+    calls.start(load, address)
+    await until(lambda: not calls.memory().loads[load.target].pending)
+    assert engine.resident() == {load.target.version}
+    assert calls.memory().loads[load.target].reason == "Why"
+    for _ in range(2):  # the second finds nothing there, which is as good
+        calls.start(Unload(load.target), address)
+        await until(lambda: not calls.memory().unloads[load.target].pending)
+        assert calls.memory().unloads[load.target].problem is None
+    assert engine.resident() == set()
+    assert load.target not in calls.memory().loads
+    calls.prune(living=set(), lives=set())
+    assert calls.memory().inspections == calls.memory().unloads == {}
+    await calls.close()
+
+
+async def test_failures_keep_their_problem_and_are_counted(
+    session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease
+) -> None:
+    calls = PoolCalls(EngineAdmin(session, lease), lambda: None)
+    problem = Problem(title="busy", status=503, code=ProblemCode.LOADER_BUSY)
+    engine.refusals["http://assets/a"] = problem
+    key = InspectionKey("u1", 1)
+    for count in (1, 2):
+        calls.start(Inspect(key, "r", "http://assets/a", None), AdminAddress(engine.ip, "admin-token"))
+        await until(lambda: not calls.memory().inspections[key].pending)
+        assert (calls.memory().inspections[key].failures, calls.memory().inspections[key].problem) == (count, problem)
+    await calls.close()
+
+
+async def test_a_closed_fence_stops_a_call_before_it_leaves(
+    session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease
+) -> None:
+    lease.open = False
+    calls = PoolCalls(EngineAdmin(session, lease), lambda: None)
+    load = action_for(engine)
+    calls.start(load, AdminAddress(engine.ip, "admin-token"))
+    await until(lambda: load.target not in calls.memory().loads)
+    assert engine.calls == []
+    await calls.close()
+
+
+async def test_silence_and_gibberish_are_an_unreachable_engine(
+    session: aiohttp.ClientSession, lease: HeldLease
+) -> None:
+    admin = EngineAdmin(session, lease)
+    with pytest.raises(EngineUnreachableError):
+        await admin.unload(AdminAddress(next(ADDRESSES), "t"), ("u", digest_of("x")))
+    ip = next(ADDRESSES)
+    app = web.Application()
+    app.router.add_route("*", "/{rest:.*}", _gibberish)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, ip, 8002).start()
+    try:
+        with pytest.raises(EngineUnreachableError, match="status 502"):
+            await admin.unload(AdminAddress(ip, "t"), ("u", digest_of("x")))
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_problem_document_is_a_refusal(
+    session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease
+) -> None:
+    engine.refusals["http://assets/a"] = Problem(
+        title="no", status=422, code=ProblemCode.UNSUPPORTED_ADAPTER, reasons=["DoRA"]
+    )
+    admin = EngineAdmin(session, lease)
+    with pytest.raises(EngineRefusedError) as caught:
+        await admin.inspect(
+            AdminAddress(engine.ip, "admin-token"),
+            "u1",
+            InspectRequest(generation=1, source=SourceSpec(uri="http://assets/a")),
+        )
+    assert caught.value.problem.reasons == ["DoRA"]
+    assert "admin-token" not in repr(AdminAddress(engine.ip, "admin-token"))
+
+
+async def _gibberish(_: web.Request) -> web.Response:
+    return web.Response(status=502, text="<html>")

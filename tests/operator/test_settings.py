@@ -1,0 +1,52 @@
+"""The operator's environment."""
+
+import pytest
+
+from lorafleet_operator.errors import SettingsError
+from lorafleet_operator.settings import read_settings
+
+LEAST = {"LORAFLEET_NAMESPACE": "system", "LORAFLEET_ENGINE_IMAGE": "registry.test/engine:1"}
+
+
+def test_two_variables_suffice() -> None:
+    settings = read_settings(LEAST)
+    assert (settings.namespace, settings.engine.image, settings.engine.pull_policy) == (
+        "system",
+        "registry.test/engine:1",
+        "IfNotPresent",
+    )
+    assert (settings.deployment, settings.watch_namespaces, settings.health_port) == (None, (), 8080)
+    assert settings.pod_name
+
+
+def test_everything_can_be_set() -> None:
+    settings = read_settings(
+        LEAST
+        | {
+            "LORAFLEET_POD_NAME": "operator-1",
+            "LORAFLEET_DEPLOYMENT": "operator",
+            "LORAFLEET_ENGINE_PULL_POLICY": "Never",
+            "LORAFLEET_WATCH_NAMESPACES": "b, a,",
+            "LORAFLEET_LEASE_NAME": "lease",
+            "LORAFLEET_HEALTH_PORT": "9000",
+            "LORAFLEET_LOG_LEVEL": "debug",
+        }
+    )
+    assert (settings.pod_name, settings.deployment, settings.lease_name) == ("operator-1", "operator", "lease")
+    assert (settings.engine.pull_policy, settings.watch_namespaces) == ("Never", ("a", "b"))
+    assert (settings.health_port, settings.log_level) == (9000, "DEBUG")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"LORAFLEET_NAMESPACE": ""},
+        {"LORAFLEET_ENGINE_IMAGE": ""},
+        {"LORAFLEET_ENGINE_PULL_POLICY": "Sometimes"},
+        {"LORAFLEET_HEALTH_PORT": "http"},
+        {"LORAFLEET_HEALTH_PORT": "70000"},
+    ],
+)
+def test_nonsense_is_refused_by_name(wrong: dict[str, str]) -> None:
+    with pytest.raises(SettingsError, match=next(iter(wrong))):
+        read_settings(LEAST | wrong)
