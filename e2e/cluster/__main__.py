@@ -4,6 +4,7 @@ Progress goes to standard error, answers (paths) to standard output; a failure i
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from e2e.cluster.binaries import PROGRAMS, build_missing, locate
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.lifecycle import bring_up, take_down
 from e2e.cluster.paths import find_cache
-from e2e.images.build import make_images
+from e2e.images.delivery import make_images, name_images
 from e2e.images.recipes import RECIPES
 
 
@@ -29,6 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
     images = commands.add_parser("images", help="build the images that changed and bring them into the cluster")
     names = [recipe.name for recipe in RECIPES]
     images.add_argument("names", nargs="*", choices=[*names, []], help="which (default: all)")
+    commands.add_parser("image-names", help="print the images of the present tree as JSON: short name to full name")
     which = commands.add_parser("which", help="print where a built program lies")
     which.add_argument("name", choices=PROGRAMS)
     apiserver = commands.add_parser("apiserver", help="etcd and kube-apiserver alone, on free ports")
@@ -61,6 +63,8 @@ def dispatch(chosen: argparse.Namespace) -> int:
             build_missing(cache, chosen.names or PROGRAMS)
         case "images":
             make_images(cache, chosen.names or [recipe.name for recipe in RECIPES])
+        case "image-names":
+            print(json.dumps(name_images(cache), indent=1))
         case "which":
             print(locate(cache, chosen.name))
         case "apiserver" if chosen.action == "start":

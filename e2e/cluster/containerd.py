@@ -1,5 +1,6 @@
 """containerd of the node: its configuration, and its image store, which outlives the cluster; used by node, images."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,9 +41,10 @@ class Containerd:
             if kind == "Active":
                 run(self._ctr("snapshots", "remove", key))
 
-    def image_names(self) -> set[str]:
-        """Names of all images in the store."""
-        return set(run(self._ctr("images", "list", "--quiet")).split())
+    def images(self) -> dict[str, str]:
+        """All images in the store: name to digest."""
+        rows = run(self._ctr("images", "list")).splitlines()[1:]
+        return {name: digest for name, _, digest, *_ in map(str.split, rows)}
 
     def import_image(self, archive: Path) -> None:
         """Load every image of a tar archive (Docker's or the OCI's layout)."""
@@ -54,9 +56,27 @@ class Containerd:
         Layers that are unpacked are dropped from the content store: they would lie on the disk twice.
         """
         run(self._ctr("images", "pull", "--plain-http", source))
-        run(self._ctr("images", "tag", "--force", source, name))
+        self.tag_image(source, name)
         run(self._ctr("images", "remove", source))
         run(self._ctr("content", "prune", "references"))
+
+    def tag_image(self, name: str, other: str) -> None:
+        """Give an image another name, taking it from whatever had it."""
+        run(self._ctr("images", "tag", "--force", name, other))
+
+    def remove_images(self, names: Iterable[str]) -> None:
+        """Remove names, and with an image's last one the image.
+
+        Kubernetes' plugin names each image by its id, too; such a name alone would keep it for good.
+        """
+        for name in names:
+            run(self._ctr("images", "remove", name))
+        images = self.images()
+        ids = {name for name in images if name.startswith("sha256:")}
+        wanted = {digest for name, digest in images.items() if name not in ids}
+        for name in ids:
+            if images[name] not in wanted:
+                run(self._ctr("images", "remove", name))
 
     def _ctr(self, *words: str | Path) -> list[str | Path]:
         return ["ctr", "--address", self.socket, "--namespace", _NAMESPACE, *words]

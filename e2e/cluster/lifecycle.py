@@ -82,7 +82,7 @@ def _load_system_images(cache: Cache, containerd: Containerd) -> None:
         ProgramImage(PAUSE_IMAGE, Path("/bin/busybox"), ("/sleep", "infinity")),
         ProgramImage(COREDNS_IMAGE, locate(cache, "coredns"), ("/coredns",)),
     ]
-    present = containerd.image_names()
+    present = containerd.images()
     for image in images:
         if image.name not in present:
             archive = cache.state / "image.tar"

@@ -1,9 +1,11 @@
-"""Which images there are and what each is made of; read by build. A digest over the inputs says when to build again."""
+"""Which images there are and what each is made of; read by build. A digest over the inputs names every build."""
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+MOVING_TAG = "dev"
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +16,6 @@ class Recipe:
     dockerfile: str
     inputs: tuple[str, ...]
     needs_assets: bool = False
-    tag: str = field(default="dev")
 
     @property
     def repository(self) -> str:
@@ -51,7 +52,7 @@ RECIPES = (
 
 
 def digest_inputs(repository: Path, recipe: Recipe, extra: Iterable[str]) -> str:
-    """A digest that changes with the Dockerfile, any file it copies, or one of `extra` (what lies outside the tree)."""
+    """Twelve digits that change with the Dockerfile, any file it copies, or one of `extra` (what lies elsewhere)."""
     digest = hashlib.sha256()
     for word in extra:
         digest.update(word.encode() + b"\0")
@@ -59,7 +60,7 @@ def digest_inputs(repository: Path, recipe: Recipe, extra: Iterable[str]) -> str
         for path in _files_of(repository / entry):
             digest.update(f"{path.relative_to(repository)}\0".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
+    return digest.hexdigest()[:12]
 
 
 def _files_of(path: Path) -> list[Path]:

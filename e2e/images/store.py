@@ -46,7 +46,7 @@ class ImageStore:
         finally:
             run(self._buildah("rm", container))
 
-    def build(self, request: BuildRequest) -> None:
+    def build(self, request: BuildRequest, log: str) -> None:
         """Build an image; steps whose inputs are unchanged come from the store. Raises CommandFailed.
 
         The machine's certificates and pip's settings are mounted for the build's duration: no layer keeps them.
@@ -60,17 +60,25 @@ class ImageStore:
         mounts = [f"--volume={_CERTIFICATES}:{_CERTIFICATES}:ro", f"--volume={settings}:/etc/pip.conf:ro"]
         flags = ["--layers", "--pull-never", "--isolation=chroot", "--network=host", f"--tag={request.image}"]
         command = self._buildah("bud", *flags, *mounts, *arguments, *contexts)
-        log = self.logs / f"{request.image.rpartition('/')[2].replace(':', '-')}.log"
-        run(["nice", *command, f"--file={request.dockerfile}", request.context], log=log)
+        run(["nice", *command, f"--file={request.dockerfile}", request.context], log=self.logs / log)
 
-    def push(self, image: str, destination: str, *, plain_http: bool) -> None:
-        """Push to a registry; layers that it has already are skipped. Over plain HTTP they go uncompressed."""
-        flags = ["--tls-verify=false", "--disable-compression"] if plain_http else []
-        run(self._buildah("push", "--quiet", *flags, image, f"docker://{destination}"))
+    def push(self, image: str, destination: str) -> None:
+        """Push to a registry over TLS; layers that it has already are skipped."""
+        run(self._buildah("push", "--quiet", image, f"docker://{destination}"))
 
-    def drop_dangling(self) -> None:
-        """Remove images without a name, such as those that a newer build replaced."""
-        run(self._buildah("rmi", "--prune"))
+    def push_plain(self, image: str, destination: str) -> None:
+        """Push to a registry on this machine: over plain HTTP, and with the compression that costs the least time."""
+        flags = ["--quiet", "--tls-verify=false", "--compression-format=zstd", "--compression-level=1"]
+        run(self._buildah("push", *flags, image, f"docker://{destination}"))
+
+    def builds(self, repository: str) -> list[str]:
+        """Full names of all images of `repository`, the newest first."""
+        listing = run(self._buildah("images", "--format", "{{.Name}}:{{.Tag}}"))
+        return [name for name in listing.splitlines() if name.startswith(f"{repository}:")]
+
+    def drop(self, image: str) -> None:
+        """Remove an image, and the layers that no other one needs."""
+        run(self._buildah("rmi", image))
 
     def _buildah(self, *words: str | Path) -> list[str | Path]:
         roots: list[str | Path] = [

@@ -1,0 +1,91 @@
+"""Brings the images where the cluster in use finds them: the node's containerd, or a registry; called by __main__.
+
+Every image goes by two tags: the digest of its inputs, so that an upgrade rolls exactly what changed, and `dev`.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+
+from e2e.cluster.commands import say, step
+from e2e.cluster.containerd import Containerd
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.machine import IMAGE_PACKAGES, check_disk, hold_machine, install_packages, require_root
+from e2e.cluster.node import describe_containerd
+from e2e.cluster.paths import Cache, foreign_kubeconfig
+from e2e.cluster.processes import ProcessTable
+from e2e.images.base import ensure_base
+from e2e.images.recipes import MOVING_TAG, RECIPES
+from e2e.images.registry import serve_registry
+from e2e.images.workshop import LOCAL, Build, Workshop
+
+_COLD_GIGABYTES = 20  # torch's layer lies in the store, in the registry and, unpacked, in containerd
+_WARM_GIGABYTES = 6
+
+
+def make_images(cache: Cache, names: Iterable[str]) -> None:
+    """Build those of the images `names` that changed, and deliver them to the cluster in use.
+
+    With KUBECONFIG set that is the registry REGISTRY, else the local cluster's containerd, when it runs.
+    """
+    require_root()
+    registry = choose_registry(cache)
+    workshop = Workshop(cache)
+    with hold_machine(cache.lock):
+        install_packages(IMAGE_PACKAGES)
+        warm = bool(workshop.store.builds(f"{LOCAL}/lorafleet/engine"))
+        check_disk(cache.root, _WARM_GIGABYTES if warm else _COLD_GIGABYTES, "building the images")
+        ensure_base(workshop.store, cache.images / "rootfs")
+        builds = [workshop.make(recipe) for recipe in RECIPES if recipe.name in set(names)]
+        if registry != LOCAL:
+            _push_to_registry(workshop, builds, registry)
+        elif ProcessTable(cache.state).alive("containerd"):
+            _load_into_cluster(cache, workshop, builds)
+        else:
+            say("no local cluster runs: `make images` after `make cluster-up` loads them")
+
+
+def name_images(cache: Cache) -> dict[str, str]:
+    """Each image's short name with the full name by which the cluster in use finds what the present tree makes."""
+    registry, workshop = choose_registry(cache), Workshop(cache)
+    return {recipe.name: workshop.plan(recipe).reference(registry) for recipe in RECIPES}
+
+
+def choose_registry(cache: Cache) -> str:
+    """REGISTRY for a cluster of the user's own, else "localhost". Raises ClusterError when the former is not set."""
+    if not foreign_kubeconfig(cache):
+        return LOCAL
+    registry = os.environ.get("REGISTRY")
+    if not registry:
+        raise ClusterError("KUBECONFIG is set: set REGISTRY to a registry that its nodes can pull from")
+    return registry
+
+
+def _push_to_registry(workshop: Workshop, builds: Sequence[Build], registry: str) -> None:
+    for build in builds:
+        with step(f"pushing {build.reference(registry)}"):
+            for tag in (build.tag, MOVING_TAG):
+                workshop.store.push(build.reference(LOCAL), build.reference(registry, tag))
+
+
+def _load_into_cluster(cache: Cache, workshop: Workshop, builds: Sequence[Build]) -> None:
+    containerd = describe_containerd(cache)
+    present = containerd.images()
+    missing = [build for build in builds if build.reference(LOCAL) not in present]
+    if missing:
+        with serve_registry(cache.images) as address:
+            for build in missing:
+                with step(f"loading {build.reference(LOCAL)}"):
+                    workshop.store.push_plain(build.reference(LOCAL), build.reference(address, MOVING_TAG))
+                    containerd.pull_image(build.reference(address, MOVING_TAG), build.reference(LOCAL))
+    for build in builds:
+        containerd.tag_image(build.reference(LOCAL), build.reference(LOCAL, MOVING_TAG))
+    containerd.remove_images(_forgotten(workshop, containerd, builds))
+    say(f"loaded {len(missing)} of {len(builds)} images; the others were there")
+
+
+def _forgotten(workshop: Workshop, containerd: Containerd, builds: Iterable[Build]) -> list[str]:
+    """Names of builds that the node has, but the store no more."""
+    repositories = [f"{LOCAL}/{build.recipe.repository}" for build in builds]
+    kept = {name for repository in repositories for name in workshop.store.builds(repository)}
+    kept |= {f"{repository}:{MOVING_TAG}" for repository in repositories}
+    return [name for name in containerd.images() if name.partition(":")[0] in repositories and name not in kept]
