@@ -3,11 +3,13 @@
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
-from e2e.cluster.commands import require_tool, run, step, succeeds
+from e2e.cluster.commands import require_tool, run, say, step, succeeds
 from e2e.cluster.errors import ClusterBusy, ClusterError, DiskTooSmall
 
 NODE_PACKAGES = ("containerd", "runc", "containernetworking-plugins", "iptables", "conntrack", "ipset", "socat")
@@ -46,12 +48,23 @@ def check_disk(folder: Path, gigabytes: int, purpose: str) -> None:
 
 
 @contextmanager
-def hold_machine(lock: Path) -> Iterator[None]:
-    """Hold the machine for one run. Raises ClusterBusy at once when another run, even a user's own, holds it."""
+def hold_machine(lock: Path, patience_seconds: float = 900.0) -> Iterator[None]:
+    """Hold the machine for one run; waits that long for another run to end. Raises ClusterBusy when it does not."""
     lock.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + patience_seconds
     with lock.open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as held:
-            raise ClusterBusy(f"another run of the local cluster holds {lock}; wait for it, or end it") from held
+        if not _try_lock(handle):
+            say(f"waiting for another run, which holds {lock} ...")
+            while not _try_lock(handle):
+                if time.monotonic() > deadline:
+                    raise ClusterBusy(f"another run of the local cluster holds {lock}; wait for it, or end it")
+                time.sleep(0.5)
         yield
+
+
+def _try_lock(handle: TextIO) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
