@@ -22,7 +22,7 @@ from lorafleet_operator.shell.engines import engine_url
 from lorafleet_operator.shell.lease import Lease
 
 ACCEPTED = 202
-FIRST_POLL_SECONDS = 0.1
+FIRST_POLL_SECONDS = 0.05
 MAX_POLL_SECONDS = 1.0
 REQUEST_SECONDS = 35.0
 CONNECT_SECONDS = 3.0

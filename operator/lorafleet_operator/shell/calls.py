@@ -18,7 +18,7 @@ from lorafleet_operator.shell.admin import AdminAddress, EngineAdmin
 
 log = logging.getLogger(__name__)
 
-INSPECTIONS_PER_REPLICA = 2
+INSPECTIONS_PER_REPLICA = 4
 LOADS_PER_REPLICA = 4
 FORGET_SECONDS = 900.0
 
