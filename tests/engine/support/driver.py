@@ -39,10 +39,11 @@ class ListMailbox:
 
 @dataclass
 class Answer:
-    """All news of one request, joined."""
+    """All news of one request, joined; `margins` where it asked for the two best tokens."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    margins: list[float] = field(default_factory=list)
     finish: str | None = None
     news: list[Tokens | Rejected] = field(default_factory=list)
 
@@ -106,6 +107,7 @@ def collect(messages: Iterable[FromLoop]) -> dict[str, Answer]:
             answer = answers[message.request_id]
             answer.tokens += [token.id for token in message.tokens]
             answer.logprobs += [token.logprob for token in message.tokens if token.logprob is not None]
+            answer.margins += [token.top[0][1] - token.top[1][1] for token in message.tokens if len(token.top) > 1]
             answer.finish = message.finish_reason
             answer.news.append(message)
     return answers

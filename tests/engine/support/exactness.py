@@ -29,22 +29,36 @@ class Expected:
 
 
 @torch.inference_mode()
-def greedy(model: nn.Module, prompt: Sequence[int], count: int, stops: frozenset[int] = frozenset()) -> Expected:
-    """Up to `count` greedy tokens of a transformers model; it ends with the first token of `stops`."""
-    tokens: list[int] = []
-    logprobs: list[float] = []
-    margins: list[float] = []
-    step, cache = torch.tensor([list(prompt)]), None
-    while len(tokens) < count and not (tokens and tokens[-1] in stops):
-        output = model(input_ids=step, past_key_values=cache, use_cache=True)
+def greedy(
+    model: nn.Module, prompts: Sequence[Sequence[int]], count: int, stops: frozenset[int] = frozenset()
+) -> list[Expected]:
+    """Up to `count` greedy tokens of a transformers model for each prompt; one ends with its first token of `stops`."""
+    longest = max(map(len, prompts))
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    step = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    columns: list[tuple[list[int], list[float], list[float]]] = []
+    cache = None
+    for _ in range(count):
+        output = model(
+            input_ids=step, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+        )
         cache = output.past_key_values
-        logits = output.logits[0, -1].float()
-        best = logits.topk(2)
-        tokens.append(int(best.indices[0]))
-        logprobs.append(float(logits.log_softmax(-1)[tokens[-1]]))
-        margins.append(float(best.values[0] - best.values[1]))
-        step = torch.tensor([[tokens[-1]]])
-    return Expected(tuple(tokens), tuple(logprobs), tuple(margins))
+        logits = output.logits[:, -1].float()
+        best = logits.topk(2, dim=-1)
+        chosen = best.indices[:, :1]
+        logprobs = logits.log_softmax(-1).gather(1, chosen)[:, 0]
+        columns.append((chosen[:, 0].tolist(), logprobs.tolist(), (best.values[:, 0] - best.values[:, 1]).tolist()))
+        step, positions = chosen, positions[:, -1:] + 1
+        mask = torch.cat((mask, torch.ones_like(chosen)), dim=1)
+    return [_until_stop(row, columns, stops) for row in range(len(prompts))]
+
+
+def _until_stop(row: int, columns: list[tuple[list[int], list[float], list[float]]], stops: frozenset[int]) -> Expected:
+    tokens = [column[0][row] for column in columns]
+    end = next((at + 1 for at, token in enumerate(tokens) if token in stops), len(tokens))
+    logprobs, margins = (tuple(column[field][row] for column in columns[:end]) for field in (1, 2))
+    return Expected(tuple(tokens[:end]), logprobs, margins)
 
 
 def difference(expected: Expected, tokens: Sequence[int], logprobs: Sequence[float]) -> str | None:

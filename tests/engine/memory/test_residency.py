@@ -1,0 +1,132 @@
+"""Versions come, are used, drain and go; their bytes, pages and rows come back."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from lorafleet_engine.errors import DoesNotFitError
+from lorafleet_engine.memory.pages import Owner, PagePool
+from lorafleet_engine.memory.residency import Residency, Resident
+
+BUDGET, ROWS, FLOOR, PAGE = 1000, 40, 4, 100
+
+
+def residency(pages: int = 16) -> tuple[Residency, PagePool]:
+    pool = PagePool(pages + 2, 2)
+    return Residency(pool, BUDGET, ROWS, FLOOR), pool
+
+
+def test_unused_version_leaves_at_once() -> None:
+    held, pool = residency()
+    held.place("a", 250, 3, 8)
+    assert held.remove("a")
+    assert (held.bytes, pool.free, "a" in held) == (0, 16, False)
+
+
+def test_used_version_drains() -> None:
+    held, pool = residency()
+    held.place("a", 250, 3, 8)
+    first, second = held.acquire("a"), held.acquire("a")
+    assert first is second
+    assert first is not None
+    assert not held.remove("a")
+    assert held.acquire("a") is None
+    assert not held.release(first)
+    assert held.bytes == 250
+    assert held.release(first)
+    assert (held.bytes, pool.free, held.versions()) == (0, 16, ())
+
+
+def test_unknown_version() -> None:
+    held, _ = residency()
+    assert held.acquire("a") is None
+    assert held.get("a") is None
+    with pytest.raises(KeyError):
+        held.remove("a")
+
+
+@pytest.mark.parametrize(
+    ("size", "pages", "rank", "what", "free"),
+    [
+        (BUDGET + 1, 1, 1, "adapter bytes", BUDGET),
+        (10, 13, 1, "adapter pages", 12),
+        (10, 1, ROWS, "rows of rank", ROWS - 1),
+    ],
+)
+def test_what_does_not_fit_says_why(size: int, pages: int, rank: int, what: str, free: int) -> None:
+    held, pool = residency()
+    with pytest.raises(DoesNotFitError) as caught:
+        held.place("a", size, pages, rank)
+    assert (caught.value.what, caught.value.free) == (what, free)
+    assert (held.bytes, pool.free) == (0, 16)
+
+
+def test_pages_that_kv_holds_are_not_taken() -> None:
+    held, pool = residency()
+    pool.take(14, Owner.KV)
+    held.check(100, 3, 1)
+    with pytest.raises(DoesNotFitError):
+        held.place("a", 100, 3, 1)
+    assert held.bytes == 0
+
+
+@pytest.mark.parametrize("rank", [0, 8])
+def test_placed_twice_or_without_rank(rank: int) -> None:
+    held, _ = residency()
+    held.place("a", 10, 1, 8)
+    with pytest.raises(ValueError, match="resident already or has no rank"):
+        held.place("a" if rank else "b", 10, 1, rank)
+
+
+class VersionsAddUp(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.held, self.pool = residency()
+        self.users: list[Resident] = []
+
+    @rule(name=st.sampled_from("abcdef"), size=st.integers(1, 600), rank=st.integers(1, 20))
+    def place(self, name: str, size: int, rank: int) -> None:
+        if name not in self.held:
+            pages = -(-size // PAGE)
+            try:
+                self.held.place(name, size, pages, rank)
+            except DoesNotFitError:
+                with pytest.raises(DoesNotFitError):
+                    self.held.check(size, pages, rank)
+
+    @rule(name=st.sampled_from("abcdef"))
+    def use(self, name: str) -> None:
+        resident = self.held.acquire(name)
+        if resident is not None:
+            self.users.append(resident)
+
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        if self.users:
+            user = self.users.pop(data.draw(st.integers(0, len(self.users) - 1)))
+            gone = self.held.release(user)
+            assert gone == (user.draining and user not in self.users)
+
+    @rule(name=st.sampled_from("abcdef"))
+    def remove(self, name: str) -> None:
+        if name in self.held:
+            resident = self.held.get(name)
+            assert self.held.remove(name) == (resident not in self.users)
+
+    @invariant()
+    def sums_match(self) -> None:
+        versions = self.held.versions()
+        assert self.held.bytes == sum(version.bytes for version in versions) <= BUDGET
+        assert self.pool.held(Owner.ADAPTER) == sum(len(version.pages) for version in versions)
+        assert self.pool.free >= FLOOR
+        rows = [row for version in versions for row in version.rows]
+        assert len(set(rows)) == len(rows)
+        assert all(0 < row < ROWS for row in rows)
+        assert len({version.owner for version in versions}) == len(versions)
+        assert all(version in versions for version in self.users)
+        assert all(version.requests == self.users.count(version) for version in versions)
+
+
+TestVersions = VersionsAddUp.TestCase
+TestVersions.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
