@@ -20,7 +20,7 @@ from e2e.cluster.machine import (
     require_root,
 )
 from e2e.cluster.node import Node
-from e2e.cluster.paths import Cache, foreign_kubeconfig
+from e2e.cluster.paths import MACHINE_LOCK, MACHINE_RECORD, Cache, foreign_kubeconfig
 
 _DISK_GIGABYTES = 8  # binaries, Go's caches and a small image or two; `images` checks for its own
 
@@ -34,12 +34,12 @@ def bring_up(cache: Cache) -> str:
         _verify_foreign_cluster(cache, foreign)
         return foreign
     require_root()
-    with hold_machine(cache.lock):
+    with hold_machine(MACHINE_LOCK):
         check_disk(cache.root, _DISK_GIGABYTES, "the local cluster")
         install_packages((*NODE_PACKAGES, *STATIC_PACKAGES))
         build_missing(cache)
-        with step("removing what an earlier cluster left"):
-            remove_cluster(cache.state)
+        _remove_any(cache)
+        MACHINE_RECORD.write_text(str(cache.state))
         _start(cache)
     say(f"cluster is up: export KUBECONFIG={cache.kubeconfig}")
     return str(cache.kubeconfig)
@@ -48,8 +48,17 @@ def bring_up(cache: Cache) -> str:
 def take_down(cache: Cache) -> None:
     """End the local cluster and remove everything of it except binaries, images and assets."""
     require_root()
-    with hold_machine(cache.lock), step("removing the cluster"):
-        remove_cluster(cache.state)
+    with hold_machine(MACHINE_LOCK):
+        _remove_any(cache)
+
+
+def _remove_any(cache: Cache) -> None:
+    """Remove this cache's cluster, or what is left of it, and one that was started from another cache."""
+    recorded = {Path(MACHINE_RECORD.read_text())} if MACHINE_RECORD.exists() else set[Path]()
+    with step("removing what an earlier cluster left"):
+        for state in {cache.state, *recorded}:
+            remove_cluster(state)
+        MACHINE_RECORD.unlink(missing_ok=True)
 
 
 def _verify_foreign_cluster(cache: Cache, kubeconfig: str) -> None:

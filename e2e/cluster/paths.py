@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+MACHINE_LOCK = Path("/run/lorafleet-cluster.lock")  # held by whoever changes the machine (up, down, images)
+MACHINE_RECORD = Path("/run/lorafleet-cluster.state")  # names the state folder of the machine's one cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +39,6 @@ class Cache:
     def kubeconfig(self) -> Path:
         """The administrator's kubeconfig of the running cluster."""
         return self.state / "admin.kubeconfig"
-
-    @property
-    def lock(self) -> Path:
-        """Held by whoever changes the machine (up, down, images)."""
-        return self.root / "cluster.lock"
 
 
 def find_cache() -> Cache:

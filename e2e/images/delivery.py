@@ -11,7 +11,7 @@ from e2e.cluster.containerd import Containerd
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.machine import IMAGE_PACKAGES, check_disk, hold_machine, install_packages, require_root
 from e2e.cluster.node import describe_containerd
-from e2e.cluster.paths import Cache, foreign_kubeconfig
+from e2e.cluster.paths import MACHINE_LOCK, Cache, foreign_kubeconfig
 from e2e.cluster.processes import ProcessTable
 from e2e.images.base import ensure_base
 from e2e.images.recipes import MOVING_TAG, RECIPES
@@ -30,7 +30,7 @@ def make_images(cache: Cache, names: Iterable[str]) -> None:
     require_root()
     registry = choose_registry(cache)
     workshop = Workshop(cache)
-    with hold_machine(cache.lock):
+    with hold_machine(MACHINE_LOCK):
         install_packages(IMAGE_PACKAGES)
         warm = bool(workshop.store.builds(f"{LOCAL}/lorafleet/engine"))
         check_disk(cache.root, _WARM_GIGABYTES if warm else _COLD_GIGABYTES, "building the images")
