@@ -34,6 +34,7 @@ from lorafleet_operator.shell.health import serve_health
 from lorafleet_operator.shell.lease import Lease
 from lorafleet_operator.shell.metrics import Metrics
 from lorafleet_operator.shell.observe import Observer
+from lorafleet_operator.shell.ownership import Installation
 from lorafleet_operator.shell.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,8 @@ async def _warm_up(stack: AsyncExitStack, settings: Settings) -> _Process:
     watching = asyncio.create_task(watches.run(), name="watches")
     stack.push_async_callback(_cancel, watching)
     identity = f"{settings.pod_name}_{uuid.uuid4()}"
-    lease = Lease(api, (settings.namespace, settings.lease_name), identity)
+    installation = Installation(api, settings.namespace, settings.deployment)
+    lease = Lease(api, (settings.namespace, settings.lease_name), identity, installation.owners)
     return _Process(settings, access, api, session, lease, metrics, wakes, watches)
 
 
@@ -104,7 +106,8 @@ async def _lead(process: _Process, stop: asyncio.Event) -> int:
     """Lead until told to stop, until the Lease is lost or until something breaks."""
     # Born before kopf starts: at its end kopf cancels every task that is younger than itself.
     holding = asyncio.create_task(process.lease.hold(), name="lease")
-    keys = _Keys(PortKeyStore(process.api, process.lease, process.settings.namespace, process.settings.deployment))
+    installation = Installation(process.api, process.settings.namespace, process.settings.deployment)
+    keys = _Keys(PortKeyStore(process.api, process.lease, process.settings.namespace, installation.owners))
     refreshing = asyncio.create_task(keys.run(), name="port keys")
     try:
         await _first_of(keys.loaded.wait(), holding, stop.wait())

@@ -12,8 +12,7 @@ from lorafleet_kube.api import KubeApi
 from lorafleet_kube.errors import ApiError
 from lorafleet_kube.paths import SECRETS
 from lorafleet_operator.core.snapshot import PoolTokens
-from lorafleet_operator.shell.kinds import DEPLOYMENTS
-from lorafleet_operator.shell.lease import Lease
+from lorafleet_operator.shell.lease import Lease, OwnersOf
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +39,11 @@ class PortKeys:
 class PortKeyStore:
     """The Secret with the port keys in the operator's own namespace."""
 
-    def __init__(self, api: KubeApi, lease: Lease, namespace: str, deployment: str | None) -> None:
+    def __init__(self, api: KubeApi, lease: Lease, namespace: str, owners: OwnersOf) -> None:
         self._api = api
         self._lease = lease
         self._namespace = namespace
-        self._deployment = deployment
+        self._owners = owners
 
     async def load(self) -> PortKeys:
         """Read the keys; the leader makes them where there are none. Raises NotLeadingError or KubeError."""
@@ -63,14 +62,15 @@ class PortKeyStore:
             raise
 
     async def _create(self) -> dict[str, Any]:
-        meta: dict[str, Any] = {"name": PORT_KEYS_SECRET, "namespace": self._namespace}
-        if self._deployment:
-            meta["ownerReferences"] = [await self._owner(self._deployment)]
         body = {
             "apiVersion": "v1",
             "kind": "Secret",
             "type": "Opaque",
-            "metadata": meta,
+            "metadata": {
+                "name": PORT_KEYS_SECRET,
+                "namespace": self._namespace,
+                "ownerReferences": await self._owners(),
+            },
             "stringData": {port.value: secrets.token_hex(KEY_BYTES) for port in PortName},
         }
         self._lease.check()
@@ -82,7 +82,3 @@ class PortKeyStore:
             return await self._api.get(SECRETS.path(self._namespace, PORT_KEYS_SECRET))
         log.info("made Secret %s/%s", self._namespace, PORT_KEYS_SECRET)
         return created
-
-    async def _owner(self, deployment: str) -> dict[str, Any]:
-        found = await self._api.get(DEPLOYMENTS.path(self._namespace, deployment))
-        return {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment, "uid": found["metadata"]["uid"]}

@@ -7,7 +7,7 @@ may take over (`duration`). Losing the Lease is final: the process must end.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +20,8 @@ from lorafleet_operator.shell.kinds import LEASES
 log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
+OwnersOf = Callable[[], Awaitable[list[Object]]]
+"""ownerReferences of what the operator makes in its own namespace, so that it goes with the installation."""
 NOT_FOUND, CONFLICT = 404, 409
 
 
@@ -40,17 +42,20 @@ class Lease:
         api: KubeApi,
         place: tuple[str, str],
         identity: str,
+        owners: OwnersOf,
         times: LeaseTimes = LeaseTimes(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._namespace, self._name = place
         self._identity = identity
+        self._owners = owners
         self._times = times
         self._clock = clock
         self._until = 0.0
         self._seen: tuple[object, object] = (None, None)
         self._seen_at = clock()
+        self._seen_duration = times.duration
         self._lost = False
 
     @property
@@ -96,13 +101,8 @@ class Lease:
         """Take or renew the Lease if it is ours, free or expired."""
         try:
             found = await self._read()
-            spec = (found or {}).get("spec") or {}
-            holder = spec.get("holderIdentity")
-            mark = (holder, spec.get("renewTime"))
-            if mark != self._seen:
-                self._seen, self._seen_at = mark, self._clock()
-            expires = self._seen_at + float(spec.get("leaseDurationSeconds") or self._times.duration)
-            if holder and holder != self._identity and self._clock() <= expires:
+            if not self._is_free(found):
+                self._until = 0.0
                 return False
             started = self._clock()
             await self._write(found, self._identity)
@@ -115,6 +115,18 @@ class Lease:
             return False
         self._until = started + self._times.deadline
         return True
+
+    def _is_free(self, found: Object | None) -> bool:
+        """Whether the Lease is ours, released, or was not renewed for its duration as this process has seen it."""
+        if found is not None:
+            spec = found.get("spec") or {}
+            mark = (spec.get("holderIdentity"), spec.get("renewTime"))
+            if mark != self._seen:
+                self._seen, self._seen_at = mark, self._clock()
+                self._seen_duration = float(spec.get("leaseDurationSeconds") or self._times.duration)
+        # One that somebody deleted still counts as its last holder's, who may not know yet.
+        holder = self._seen[0]
+        return holder in (None, "", self._identity) or self._clock() > self._seen_at + self._seen_duration
 
     async def _read(self) -> Object | None:
         try:
@@ -132,7 +144,7 @@ class Lease:
         lease = found or {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": {"name": self._name, "namespace": self._namespace},
+            "metadata": {"name": self._name, "namespace": self._namespace, "ownerReferences": await self._owners()},
             "spec": {},
         }
         spec = dict(lease.get("spec") or {})

@@ -2,12 +2,15 @@
 
 import asyncio
 import time
+from contextlib import suppress
 
 import pytest
 
 from e2e.cluster.apiserver import ApiServer
 from lorafleet_kube.api import KubeApi
-from lorafleet_operator.shell.kinds import LEASES, LORA_ADAPTERS, LORA_POOLS, STATEFUL_SETS
+from lorafleet_kube.errors import ApiError
+from lorafleet_kube.paths import SECRETS
+from lorafleet_operator.shell.kinds import DEPLOYMENTS, LEASES, LORA_ADAPTERS, LORA_POOLS, STATEFUL_SETS
 from tests.support.operator_process import OperatorProcess
 from tests.support.team import Team, eventually
 
@@ -70,6 +73,36 @@ async def test_a_standby_takes_over_from_a_killed_leader_but_not_before_its_leas
         await team.condition("Tenant", "acme", "Ready", "True")
     finally:
         standby.stop()
+
+
+async def test_what_the_operator_makes_for_itself_goes_with_its_deployment(
+    api: KubeApi, crds: ApiServer, system: str
+) -> None:
+    body = {
+        "metadata": {"name": "operator"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "operator"}},
+            "template": {
+                "metadata": {"labels": {"app": "operator"}},
+                "spec": {"containers": [{"name": "operator", "image": "registry.test/operator:1"}]},
+            },
+        },
+    }
+    deployment = await api.request("POST", DEPLOYMENTS.path(system), body=body)
+    operator = OperatorProcess(crds.kubeconfig, system, LORAFLEET_DEPLOYMENT="operator")
+    operator.start()
+    try:
+        for path in (LEASES.path(system, "lorafleet-operator"), SECRETS.path(system, "lorafleet-port-keys")):
+
+            async def owner(path: str = path) -> str | None:
+                with suppress(ApiError):
+                    found = await api.get(path)
+                    return str(found["metadata"]["ownerReferences"][0]["uid"])
+                return None
+
+            assert await eventually(owner, what=path) == deployment["metadata"]["uid"]
+    finally:
+        operator.stop()
 
 
 async def test_a_leader_whose_lease_is_taken_away_ends(api: KubeApi, team: Team, operator: OperatorProcess) -> None:

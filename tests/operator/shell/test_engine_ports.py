@@ -44,7 +44,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 @pytest.fixture
 async def lease(session: aiohttp.ClientSession) -> HeldLease:
-    return HeldLease(KubeApi(session, None), ("ns", "lease"), "me")  # type: ignore[arg-type]  # asks nobody here
+    return HeldLease(KubeApi(session, None), ("ns", "lease"), "me", _nobody)  # type: ignore[arg-type]  # asks nobody here
 
 
 @pytest.fixture
@@ -215,3 +215,7 @@ async def test_a_problem_document_is_a_refusal(
 
 async def _gibberish(_: web.Request) -> web.Response:
     return web.Response(status=502, text="<html>")
+
+
+async def _nobody() -> list[dict[str, object]]:
+    return []
