@@ -42,10 +42,11 @@ fmt: $(STAMP) ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 unit: $(STAMP) ## Tests that need nothing but Python (at most two minutes)
-	$(BIN)/pytest -m "not apiserver and not assets and not envoy and not gpu and not conformance"
+	$(BIN)/pytest -m "not apiserver and not assets and not envoy and not gpu" --ignore tests/conformance
 
-height: $(STAMP) binaries-apiserver assets envoy-binary ## Tests that need a bare API server, the demo model, or Envoy
-	$(BIN)/pytest -m "(apiserver or assets or envoy or conformance) and not gpu and not e2e"
+height: $(STAMP) binaries-apiserver assets envoy-binary ## Tests that need a bare API server, the demo model, Envoy or a running engine
+	$(BIN)/pytest -m "(apiserver or assets or envoy) and not gpu" --ignore tests/conformance
+	$(BIN)/pytest tests/conformance
 
 test: setup check unit height e2e ## Everything: checks, unit tests, real API server, real model, real cluster
 	@echo "== all tests passed"
