@@ -4,10 +4,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from e2e.cluster.errors import CommandFailed, ToolMissing
 
@@ -45,6 +47,24 @@ def run(
     if status:
         raise CommandFailed(words, status, log.read_text(errors="replace")[-4000:] + f"\n(see {log})")
     return ""
+
+
+@contextmanager
+def pipe_into(command: Sequence[str | Path]) -> Iterator[IO[bytes]]:
+    """Run `command` while the block writes its standard input. Raises CommandFailed when it ends badly."""
+    words = [str(word) for word in command]
+    require_tool(words[0])
+    with tempfile.TemporaryFile() as output:
+        child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
+        assert child.stdin is not None
+        try:
+            with suppress(BrokenPipeError), child.stdin as stream:  # its status says more than the broken pipe
+                yield stream
+        finally:
+            status = child.wait()
+        output.seek(0)
+        if status:
+            raise CommandFailed(words, status, output.read().decode(errors="replace"))
 
 
 def succeeds(command: Sequence[str | Path]) -> bool:

@@ -1,10 +1,12 @@
 """containerd of the node: its configuration, and its image store, which outlives the cluster; used by node, images."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-from e2e.cluster.commands import run, succeeds
+from e2e.cluster.commands import pipe_into, run, succeeds
 from e2e.cluster.processes import ProcessTable
 
 PAUSE_IMAGE = "localhost/lorafleet/pause:1"
@@ -50,15 +52,19 @@ class Containerd:
         """Load every image of a tar archive (Docker's or the OCI's layout)."""
         run(self._ctr("images", "import", archive))
 
-    def pull_image(self, source: str, name: str) -> None:
-        """Pull `source` from a registry that speaks plain HTTP, and keep it under `name`.
+    @contextmanager
+    def import_stream(self) -> Iterator[IO[bytes]]:
+        """Load the image whose OCI archive the caller writes to the stream; it may lack layers that are unpacked here.
 
-        Layers that are unpacked are dropped from the content store: they would lie on the disk twice.
+        Raises CommandFailed. Afterwards no compressed layer is kept: it would lie on the disk twice.
         """
-        run(self._ctr("images", "pull", "--plain-http", source))
-        self.tag_image(source, name)
-        run(self._ctr("images", "remove", source))
+        with pipe_into(self._ctr("images", "import", "-")) as stream:
+            yield stream
         run(self._ctr("content", "prune", "references"))
+
+    def unpacked_layers(self) -> set[str]:
+        """Chain ids of all layers that are unpacked."""
+        return {line.split()[0] for line in run(self._ctr("snapshots", "list")).splitlines()[1:]}
 
     def tag_image(self, name: str, other: str) -> None:
         """Give an image another name, taking it from whatever had it."""

@@ -16,6 +16,7 @@ from e2e.cluster.processes import ProcessTable
 from e2e.images.base import ensure_base
 from e2e.images.recipes import MOVING_TAG, RECIPES
 from e2e.images.registry import serve_registry
+from e2e.images.transfer import RemoteImage, transfer_image
 from e2e.images.workshop import LOCAL, Build, Workshop
 
 _COLD_GIGABYTES = 20  # torch's layer lies in the store, in the registry and, unpacked, in containerd
@@ -76,7 +77,8 @@ def _load_into_cluster(cache: Cache, workshop: Workshop, builds: Sequence[Build]
             for build in missing:
                 with step(f"loading {build.reference(LOCAL)}"):
                     workshop.store.push_plain(build.reference(LOCAL), build.reference(address, MOVING_TAG))
-                    containerd.pull_image(build.reference(address, MOVING_TAG), build.reference(LOCAL))
+                    remote = RemoteImage(address, build.recipe.repository, MOVING_TAG)
+                    transfer_image(remote, containerd, build.reference(LOCAL))
     for build in builds:
         containerd.tag_image(build.reference(LOCAL), build.reference(LOCAL, MOVING_TAG))
     containerd.remove_images(_forgotten(workshop, containerd, builds))
