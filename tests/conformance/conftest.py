@@ -41,6 +41,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield started
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test of all waits for the engine."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(300))
+
+
 @pytest.fixture(scope="session")
 def client(engine: Engine) -> Iterator[Client]:
     """Speaks the three ports as the gateway and the operator do."""

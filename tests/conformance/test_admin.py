@@ -146,6 +146,30 @@ def test_what_cannot_be_served_is_refused(
     assert client.chat(BASE)["choices"]
 
 
+def test_what_does_not_fit_says_how_much_is_missing(client: Client, local: Engine) -> None:
+    assert local.folder is not None
+    memory = client.state()["memory"]
+    loaded, response = [], None
+    for number in range(1, 40):
+        folder = make_adapter(local.folder / f"volumes/models/big-{number}", AdapterRecipe(number, rank=1024))
+        uri = f"pvc://models/{folder.name}"
+        report = client.inspect(folder.name, uri).json()
+        response = client.put(folder.name, report["digest"], uri)
+        if not response.is_success:
+            break
+        loaded.append((folder.name, report["digest"]))
+
+    assert response is not None
+    assert_problem(response, 413, "does_not_fit")
+    problem = response.json()
+    assert problem["needed"] == report["bytes"] > problem["free"] >= 0
+    for uid, digest in loaded:
+        assert client.delete(uid, digest).status_code == 204
+    until(lambda: client.state()["memory"]["adaptersUsed"], lambda now: now == memory["adaptersUsed"], 5)
+    assert client.put(folder.name, report["digest"], uri).is_success
+    client.delete(folder.name, report["digest"])
+
+
 @pytest.mark.parametrize("weights", [b"", b"\xff" * 8, b"\xff" * 7 + b"\x7f{}", b"PK\x03\x04pickle"])
 def test_broken_weights_are_refused(client: Client, local: Engine, weights: bytes) -> None:
     assert local.folder is not None

@@ -15,6 +15,7 @@ from tests.support.engine_process import Engine, running_engine, stop, wait_read
 from tests.support.tiny_model import AdapterRecipe, make_adapter, make_model
 
 LONGEST_GAP_SECONDS = 2.0
+pytestmark = pytest.mark.timeout(300)  # each engine of its own imports torch, on whatever the machine has left
 
 
 @pytest.fixture
@@ -70,6 +71,18 @@ def test_a_stopped_loader_leaves_the_stream_unbroken_and_finishes_its_job(client
 
     assert client.inspect("slow", "pvc://models/slow").status_code == 200
     assert local.children()["loader"] == loader
+
+
+def test_a_job_whose_loader_dies_runs_again_in_the_next(client: Client, local: Engine) -> None:
+    assert local.folder is not None
+    make_adapter(local.folder / "volumes/models/again", AdapterRecipe(13))
+    loader = local.children()["loader"]
+    os.kill(loader, signal.SIGSTOP)
+    body = {"generation": 1, "source": {"uri": "pvc://models/again"}}
+    assert client.admin("POST", "/adapters/again/inspect", body).status_code == 202
+    os.kill(loader, signal.SIGKILL)
+
+    assert client.inspect("again", "pvc://models/again").status_code == 200
 
 
 def test_a_drained_engine_finishes_what_runs_and_takes_nothing_new(own: Client) -> None:

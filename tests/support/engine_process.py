@@ -21,7 +21,7 @@ from lorafleet_contracts.admin import PortName
 from lorafleet_contracts.names import HEADER_GATEWAY, HEADER_MODEL, HEADER_TENANT
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_SECONDS = 90.0
+READY_SECONDS = 240.0
 
 
 @dataclass(frozen=True, slots=True)

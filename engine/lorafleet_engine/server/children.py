@@ -17,6 +17,8 @@ from typing import Any, Self
 _SHORT = struct.Struct("!i")
 _LONG = struct.Struct("!Q")
 _LIMIT = 1 << 20
+CHILD_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""OpenMP threads that spin while waiting eat up a CPU quota, and starve each other where cores are shared."""
 
 
 class Child:
@@ -39,6 +41,7 @@ class Child:
                 *(str(theirs.fileno()), str(os.getpid()), logging.getLevelName(logging.root.level)),
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
+                env=CHILD_ENVIRONMENT | os.environ,
             )
         reader, writer = await asyncio.open_connection(sock=ours, limit=_LIMIT)
         return cls(process, reader, writer)
