@@ -25,6 +25,7 @@ CHART = REPOSITORY / "charts" / "lorafleet"
 QUICKSTART = REPOSITORY / "examples" / "quickstart"
 KINDS = ("lorapools", "loraadapters", "tenants")
 CRDS = tuple(f"{kind}.lorafleet.io" for kind in KINDS)
+KEY_ID = "e2e"
 TAG = "dev"
 IMAGES = {
     "operator.image": "operator",
@@ -62,22 +63,16 @@ class Fleet:
         """Remove the release; Helm leaves the CRDs."""
         self._helm("uninstall", RELEASE, "--wait", "--timeout", "5m")
 
-    def create_key(self, namespace: str, tenant: str, name: str = "k1") -> str:
-        """Add an API key to a Tenant with the `lorafleet` command and return it."""
-        command = [
-            sys.executable,
-            "-m",
-            "lorafleet_contracts.cli",
-            "key",
-            "create",
-            "-n",
-            namespace,
-            "--tenant",
-            tenant,
-            "--id",
-            name,
-        ]
-        return run(command, env=self.environment()).strip()
+    def create_key(self, namespace: str, tenant: str) -> str:
+        """Give a Tenant the key `e2e` with the `lorafleet` command, in place of an older one, and return it."""
+        found = self.get("tenant", tenant, namespace)
+        for index, entry in enumerate(found["spec"].get("apiKeys", []) if found else []):
+            if entry["id"] == KEY_ID:
+                path = f"/spec/apiKeys/{index}"
+                steps = [{"op": "test", "path": f"{path}/id", "value": KEY_ID}, {"op": "remove", "path": path}]
+                self.kubectl.run("patch", "tenant", tenant, "-n", namespace, "--type=json", "-p", json.dumps(steps))
+        words = ["key", "create", "-n", namespace, "--tenant", tenant, "--id", KEY_ID]
+        return run([sys.executable, "-m", "lorafleet_contracts.cli", *words], env=self.environment()).strip()
 
     def get(self, kind: str, name: str, namespace: str = DEMO) -> Object | None:
         """Read one object; None where there is none."""

@@ -33,5 +33,5 @@ def apply_quickstart(fleet: Fleet) -> None:
 
 
 def create_keys(fleet: Fleet) -> Keys:
-    """Create (or replace) key k1 of both tenants."""
+    """Give both tenants a new key."""
     return Keys(fleet.create_key(DEMO, ACME), fleet.create_key(DEMO, GLOBEX))
