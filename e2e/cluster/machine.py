@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from e2e.cluster.commands import require_tool, run, say, step, succeeds
-from e2e.cluster.errors import ClusterBusy, ClusterError, DiskTooSmall
+from e2e.cluster.errors import ClusterBusy, ClusterError, CommandFailed, DiskTooSmall
 
 NODE_PACKAGES = ("containerd", "runc", "containernetworking-plugins", "iptables", "conntrack", "ipset", "socat")
 IMAGE_PACKAGES = ("buildah", "debootstrap", "docker-registry")
@@ -31,9 +31,15 @@ def install_packages(names: tuple[str, ...]) -> None:
         return
     require_tool("apt-get")
     with step(f"installing {' '.join(missing)}"):
-        quiet = {"DEBIAN_FRONTEND": "noninteractive"}
-        run(["apt-get", "update", "--quiet"], env=quiet)
-        run(["apt-get", "install", "--quiet", "--yes", "--no-install-recommends", *missing], env=quiet)
+        try:
+            _apt("install", "--yes", "--no-install-recommends", *missing)
+        except CommandFailed:  # package lists that are absent or out of date
+            _apt("update")
+            _apt("install", "--yes", "--no-install-recommends", *missing)
+
+
+def _apt(*words: str) -> None:
+    run(["apt-get", "--quiet", *words], env={"DEBIAN_FRONTEND": "noninteractive"})
 
 
 def check_disk(folder: Path, gigabytes: int, purpose: str) -> None:
