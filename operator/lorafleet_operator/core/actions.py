@@ -64,9 +64,21 @@ class StatusWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class Warn:
+    """Put a Warning event beside one of the users' objects; `name` makes it one event however often it is asked for."""
+
+    name: str
+    about: StatusWrite
+    generation: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What to do now, and in how many seconds to look again even if nothing happens (None: no need)."""
 
     actions: tuple[Action, ...] = ()
     statuses: tuple[StatusWrite, ...] = ()
+    warnings: tuple[Warn, ...] = ()
     again_in: float | None = None

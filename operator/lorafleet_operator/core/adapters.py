@@ -55,6 +55,15 @@ def judge_adapter(case: Case, seen: Observed, now: float) -> LoraAdapterStatus |
     return new if _is_news(old, new, outcome) else None
 
 
+def news_of_warnings(adapter: Adapter, status: LoraAdapterStatus) -> str | None:
+    """The message of a new status that accepts files with warnings, where the old one did not say the same."""
+    new, old = (find_condition(each.conditions, T.VERIFIED) for each in (status, adapter.status))
+    if new is None or new.reason != Reason.VERIFIED_WITH_WARNINGS:
+        return None
+    said = old is not None and (old.reason, old.message) == (new.reason, new.message)
+    return None if said else new.message
+
+
 def judge_orphan_adapter(adapter: Adapter, now: float) -> LoraAdapterStatus | None:
     """The verdict on an adapter whose pool does not exist, or None when it stands already."""
     case = Case(adapter, refuse_missing_pool(adapter.pool), Verification())

@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from lorafleet_contracts.admin import VersionPhase
+from lorafleet_contracts.conditions import Reason
 from lorafleet_contracts.names import version_key
+from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolSpec
-from lorafleet_operator.core.actions import Apply, Inspect, Plan, StatusWrite
-from lorafleet_operator.core.adapters import Observed, judge_adapter, judge_orphan_adapter
+from lorafleet_operator.core.actions import Apply, Inspect, Plan, StatusWrite, Warn
+from lorafleet_operator.core.adapters import Observed, judge_adapter, judge_orphan_adapter, news_of_warnings
 from lorafleet_operator.core.assessment import Case, assess
 from lorafleet_operator.core.manifests.engine import build_stateful_set
 from lorafleet_operator.core.manifests.identity import fingerprint
@@ -36,12 +38,14 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
     cases = assess(snapshot, pool.spec)
     layout = lay_out(cases, snapshot, now)
     inspections, inspect_due = _inspections(cases, snapshot, now)
-    writes += _adapter_writes(cases, snapshot, layout, now)
+    adapter_writes = _adapter_writes(cases, snapshot, layout, now)
+    writes += adapter_writes
     writes += _tenant_writes(snapshot, pool.spec, now)
     moments = [each for each in (layout.due, inspect_due, next_expiry(snapshot.tenants, now)) if each is not None]
     return Plan(
         actions=(*([] if refusal else _applies(snapshot, pool.spec)), *inspections, *layout.actions),
         statuses=tuple(writes),
+        warnings=_warnings(cases, adapter_writes),
         again_in=max(min(moments) - now, 0.0) if moments else None,
     )
 
@@ -113,6 +117,19 @@ def _adapter_writes(cases: Sequence[Case], snapshot: PoolSnapshot, layout: Layou
         if status:
             writes.append(StatusWrite("LoraAdapter", meta.namespace, meta.name, meta.uid, status))
     return writes
+
+
+def _warnings(cases: Sequence[Case], writes: Sequence[StatusWrite]) -> tuple[Warn, ...]:
+    adapters = {case.adapter.meta.uid: case.adapter for case in cases}
+    warnings = []
+    for write in writes:
+        adapter = adapters[write.uid]
+        message = news_of_warnings(adapter, write.status) if isinstance(write.status, LoraAdapterStatus) else None
+        if message is not None:
+            meta = adapter.meta
+            name = f"{meta.name}.{meta.uid}.{meta.generation}"
+            warnings.append(Warn(name, write, meta.generation, Reason.VERIFIED_WITH_WARNINGS.value, message))
+    return tuple(warnings)
 
 
 def _observe(

@@ -112,4 +112,4 @@ class OrphanTask:
     async def _round(self) -> float | None:
         plan = plan_orphans(self._parts.observer.observe_orphans(), time.time())
         await self._parts.executor.write(plan.statuses)
-        return plan.again_in
+        return 0.0 if plan.statuses else plan.again_in

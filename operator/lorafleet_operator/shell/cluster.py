@@ -1,15 +1,20 @@
 """Fenced writes to the API server. Called by execute.py and credentials.py; compares and decides nothing."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from lorafleet_contracts.names import API_VERSION, FIELD_MANAGER
 from lorafleet_kube.api import KubeApi
-from lorafleet_operator.core.actions import Apply, StatusWrite
-from lorafleet_operator.shell.kinds import BY_NAME
+from lorafleet_kube.errors import ApiError
+from lorafleet_operator.core.actions import Apply, StatusWrite, Warn
+from lorafleet_operator.shell.kinds import BY_NAME, EVENTS
 from lorafleet_operator.shell.lease import Lease
 
 Object = dict[str, Any]
+CONFLICT = 409
+MESSAGE_LIMIT = 1024
+"""The API server refuses longer messages of events."""
 
 
 class Cluster:
@@ -25,17 +30,48 @@ class Cluster:
         path = BY_NAME[action.manifest["kind"]].path(meta["namespace"], meta["name"])
         return await self._apply(path, action.manifest)
 
-    async def write_status(self, write: StatusWrite) -> Object:
-        """Set a status. Raises ApiError 404 or 409 when the object of that uid is gone, else as `apply`."""
+    async def write_status(self, write: StatusWrite, revision: int) -> Object:
+        """Set the status of the object as it was at `revision`.
+
+        The API server ignores a uid in an apply of /status, so only the resource version keeps a verdict from landing
+        on a namesake that was created in the meantime. Raises ApiError 404 when the object is gone and 409 when it is
+        not that one any more, else as `apply`.
+        """
         path = BY_NAME[write.kind].path(write.namespace, write.name, "status")
         body = {
             "apiVersion": API_VERSION,
             "kind": write.kind,
-            # The uid keeps a verdict from landing on a namesake that was created in the meantime.
-            "metadata": {"name": write.name, "namespace": write.namespace, "uid": write.uid},
+            "metadata": {"name": write.name, "namespace": write.namespace, "resourceVersion": str(revision)},
             "status": write.status.wire(),
         }
         return await self._apply(path, body)
+
+    async def warn(self, warning: Warn) -> None:
+        """Put a Warning event beside an object; one that is there already is as good. Raises as `apply`."""
+        about, now = warning.about, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = {
+            "metadata": {"name": warning.name, "namespace": about.namespace},
+            "involvedObject": {
+                "apiVersion": API_VERSION,
+                "kind": about.kind,
+                "namespace": about.namespace,
+                "name": about.name,
+                "uid": about.uid,
+            },
+            "type": "Warning",
+            "reason": warning.reason,
+            "message": warning.message[:MESSAGE_LIMIT],
+            "source": {"component": FIELD_MANAGER},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        self._lease.check()
+        try:
+            await self._api.request("POST", EVENTS.path(about.namespace), body=body)
+        except ApiError as error:
+            if error.code != CONFLICT:
+                raise
 
     async def _apply(self, path: str, body: Mapping[str, Any]) -> Object:
         self._lease.check()

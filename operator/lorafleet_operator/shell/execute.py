@@ -5,8 +5,8 @@ import logging
 from collections.abc import Callable
 
 from lorafleet_contracts.admin import PortName
-from lorafleet_kube.errors import ApiError
-from lorafleet_operator.core.actions import Apply, Inspect, Load, Plan, StatusWrite, Unload
+from lorafleet_kube.errors import ApiError, KubeError
+from lorafleet_operator.core.actions import Apply, Inspect, Load, Plan, StatusWrite, Unload, Warn
 from lorafleet_operator.core.snapshot import PoolTokens
 from lorafleet_operator.shell.admin import AdminAddress
 from lorafleet_operator.shell.cluster import Cluster
@@ -18,7 +18,7 @@ from lorafleet_operator.shell.watches import Watches
 log = logging.getLogger(__name__)
 
 WRITES_IN_FLIGHT = 8
-GONE = frozenset({404, 409})
+MOVED = frozenset({404, 409})
 UNWANTED = frozenset({400, 403, 422})
 
 FindPod = Callable[[str], PodRecord | None]
@@ -41,6 +41,8 @@ class Executor:
             else:
                 self._start(action, memory, tokens, find_pod)
         await self.write(plan.statuses)
+        for warning in plan.warnings:
+            await self._warn(warning)
 
     async def write(self, statuses: tuple[StatusWrite, ...]) -> None:
         """Write statuses, some at a time. Raises the first error after all have been tried."""
@@ -48,6 +50,13 @@ class Executor:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
+
+    async def _warn(self, warning: Warn) -> None:
+        try:
+            await self._cluster.warn(warning)
+        except KubeError as error:
+            # Events are a courtesy: the verdict itself says the same.
+            log.warning("no event for %s/%s: %s", warning.about.namespace, warning.about.name, error)
 
     async def _apply(self, action: Apply, memory: PoolMemory) -> None:
         kind = action.key.partition("/")[0]
@@ -75,11 +84,14 @@ class Executor:
 
     async def _write(self, write: StatusWrite) -> None:
         async with self._free:
+            revision = self._watches.revision(write)
+            if revision is None:
+                return
             try:
-                answer = await self._cluster.write_status(write)
+                answer = await self._cluster.write_status(write, revision)
             except ApiError as error:
-                if error.code in GONE:
-                    return
+                if error.code in MOVED:
+                    return  # gone, or changed this moment: the next plan sees what it is now
                 raise
         self._metrics.statuses.labels(write.kind).inc()
         self._watches.learn(write.kind, answer)

@@ -11,6 +11,7 @@ TENANTS: Final = Kind(GROUP, VERSION, "tenants")
 STATEFUL_SETS: Final = Kind("apps", "v1", "statefulsets")
 DEPLOYMENTS: Final = Kind("apps", "v1", "deployments")
 SERVICES: Final = Kind("", "v1", "services")
+EVENTS: Final = Kind("", "v1", "events")
 LEASES: Final = Kind("coordination.k8s.io", "v1", "leases")
 
 BY_NAME: Final = {

@@ -16,6 +16,7 @@ from lorafleet_contracts.resources.tenant import TenantStatus
 from lorafleet_kube.api import KubeApi
 from lorafleet_kube.paths import NAMESPACES, PODS, Kind
 from lorafleet_kube.reflector import Change, Collection, Key, Reflector
+from lorafleet_operator.core.actions import StatusWrite
 from lorafleet_operator.core.snapshot import Adapter, Pool, Tenant
 from lorafleet_operator.shell import records
 from lorafleet_operator.shell.kinds import LORA_ADAPTERS, LORA_POOLS, STATEFUL_SETS, TENANTS
@@ -159,6 +160,18 @@ class Watches:
     def namespaces(self) -> dict[str, dict[str, str]]:
         """Labels of all namespaces by name."""
         return {name: labels for (_, name), labels in self._namespaces.records.items()}
+
+    def revision(self, write: StatusWrite) -> int | None:
+        """The resource version, as it is known now, of the object that a verdict is about; None when it is gone."""
+        key = (write.namespace, write.name)
+        seen: Seen[Pool] | Seen[Adapter] | Seen[Tenant] | None
+        if write.kind == "LoraPool":
+            seen = self._pools.get(key)
+        elif write.kind == "LoraAdapter":
+            seen = self._adapters.get(key)
+        else:
+            seen = self._tenants.get(key)
+        return seen.revision if seen is not None and seen.value.meta.uid == write.uid else None
 
     def learn(self, kind: str, found: dict[str, Any]) -> None:
         """Take the answer of a status write; ignored when the object is gone or newer here."""

@@ -6,14 +6,20 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from e2e.cluster.apiserver import ApiServer
 from lorafleet_contracts.admin import AdapterReport, Problem, ProblemCode
+from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_kube.api import KubeApi
+from lorafleet_kube.errors import ApiError
 from lorafleet_kube.paths import SECRETS
 from lorafleet_kube.reflector import Change, Collection, Reflector
-from lorafleet_operator.shell.kinds import LORA_ADAPTERS, SERVICES, STATEFUL_SETS
+from lorafleet_operator.core.actions import StatusWrite
+from lorafleet_operator.shell.cluster import Cluster
+from lorafleet_operator.shell.kinds import EVENTS, LORA_ADAPTERS, SERVICES, STATEFUL_SETS
+from lorafleet_operator.shell.lease import Lease
 from tests.support.operator_process import OperatorProcess
 from tests.support.stub_engine import SIZE, StubEngine
-from tests.support.team import Object, Team, eventually
+from tests.support.team import Object, Team, eventually, make_team
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
 
@@ -144,7 +150,7 @@ async def test_a_restarted_engine_gets_its_adapters_back(team: Team, operator: O
     assert again["status"]["digest"] == found["status"]["digest"]
 
 
-async def test_verdicts_name_what_is_wrong(team: Team, operator: OperatorProcess) -> None:
+async def test_verdicts_name_what_is_wrong(api: KubeApi, team: Team, operator: OperatorProcess) -> None:
     engine, _ = await serving(team)
     found = engine.report("http://assets/x")
     engine.findings["http://assets/other-base"] = found.model_copy(update={"base": "other/model"})
@@ -169,7 +175,10 @@ async def test_verdicts_name_what_is_wrong(team: Team, operator: OperatorProcess
         "huge": "DoesNotFit",
     }.items():
         await team.condition("LoraAdapter", name, "Stalled", "True", reason)
-    await team.condition("LoraAdapter", "warned", "Verified", "True", "VerifiedWithWarnings")
+    warned = await team.condition("LoraAdapter", "warned", "Verified", "True", "VerifiedWithWarnings")
+    [event] = (await api.get(EVENTS.path(team.namespace)))["items"]
+    assert event["involvedObject"]["uid"] == warned["metadata"]["uid"]
+    assert event["message"].startswith("B is zero in layer 3; BaseUndeclared")
     await team.condition("LoraAdapter", "gone", "Reconciling", "True", "SourceUnreachable")
     engine.refusals.clear()
     await team.condition("LoraAdapter", "gone", "Ready", "True")
@@ -221,3 +230,45 @@ async def test_objects_that_others_change_or_delete_are_put_right(
         return bool((await api.get(path))["spec"]["replicas"] == 1)
 
     await eventually(one_replica, what="the StatefulSet's replicas are ours again")
+
+
+async def test_an_operator_of_some_namespaces_leaves_the_others_alone(
+    crds: ApiServer, api: KubeApi, team: Team, system: str
+) -> None:
+    async with make_team(api) as other:
+        operator = OperatorProcess(crds.kubeconfig, system, LORAFLEET_WATCH_NAMESPACES=team.namespace)
+        operator.start()
+        try:
+            await other.pool()
+            await team.pool(allowedNamespaces={"from": "Selector", "selector": {}})
+            await team.condition("LoraPool", "smol", "Stalled", "True", "Invalid")
+            await team.pool(allowedNamespaces={"from": "Same"})
+            await team.settle_set()
+            await team.engine()
+            await team.condition("LoraPool", "smol", "Ready", "True")
+            assert "status" not in await other.get("LoraPool", "smol")
+        finally:
+            operator.stop()
+
+
+async def test_a_verdict_never_lands_on_a_namesake(api: KubeApi, team: Team) -> None:
+    found = await team.adapter("pirate")
+    lease = Lease(api, (team.namespace, "lease"), "me", _nobody)
+    await lease.acquire()
+    meta = found["metadata"]
+    write = StatusWrite("LoraAdapter", meta["namespace"], meta["name"], meta["uid"], LoraAdapterStatus(rank=1))
+    await team.delete("LoraAdapter", "pirate")
+    with pytest.raises(ApiError) as gone:
+        await Cluster(api, lease).write_status(write, int(meta["resourceVersion"]))
+    assert gone.value.code == 404
+    namesake = await team.adapter("pirate")
+    with pytest.raises(ApiError) as moved:
+        await Cluster(api, lease).write_status(write, int(meta["resourceVersion"]))
+    assert moved.value.code == 409
+    assert "status" not in await team.get("LoraAdapter", "pirate")
+    answer = await Cluster(api, lease).write_status(write, int(namesake["metadata"]["resourceVersion"]))
+    assert answer["status"]["rank"] == 1
+
+
+async def _nobody() -> list[Object]:
+    return []

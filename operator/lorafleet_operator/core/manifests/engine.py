@@ -87,9 +87,10 @@ def _container(spec: LoraPoolSpec, defaults: EngineDefaults) -> dict[str, Any]:
         "env": _environment(spec),
         "ports": [{"name": port.name.lower(), "containerPort": int(port), "protocol": "TCP"} for port in EnginePort],
         "resources": {key: value for key, value in spec.engine.pod.resources.wire().items() if value},
-        "startupProbe": _probe(LIVE_PATH, period=2, failures=60),
-        "livenessProbe": _probe(LIVE_PATH, period=10, failures=3),
-        "readinessProbe": _probe(READY_PATH, period=2, failures=2),
+        # Generous where a busy machine would be punished by a restart; quick where only routing is at stake.
+        "startupProbe": _probe(LIVE_PATH, period=2, timeout=4, failures=150),
+        "livenessProbe": _probe(LIVE_PATH, period=10, timeout=10, failures=6),
+        "readinessProbe": _probe(READY_PATH, period=2, timeout=4, failures=2),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -142,10 +143,10 @@ def _volumes(pool: Meta, spec: LoraPoolSpec) -> list[dict[str, Any]]:
     ]
 
 
-def _probe(path: str, period: int, failures: int) -> dict[str, Any]:
+def _probe(path: str, period: int, timeout: int, failures: int) -> dict[str, Any]:
     return {
         "httpGet": {"path": path, "port": EnginePort.STATE.name.lower()},
         "periodSeconds": period,
-        "timeoutSeconds": 2,
+        "timeoutSeconds": timeout,
         "failureThreshold": failures,
     }
