@@ -180,6 +180,31 @@ def test_broken_weights_are_refused(client: Client, local: Engine, weights: byte
     assert_problem(client.inspect(name, f"pvc://models/{name}"), 422, "unsupported_adapter")
 
 
+def test_an_adapter_s_own_chat_template_is_used(client: Client, local: Engine) -> None:
+    assert local.folder is not None
+    plain = make_adapter(local.folder / "volumes/models/plain", AdapterRecipe(21))
+    own = make_adapter(local.folder / "volumes/models/own", AdapterRecipe(21))
+    (own / "chat_template.jinja").write_text("Q: {{ messages[-1].content }} A:")
+    versions = [client.bring(folder.name, f"pvc://models/{folder.name}") for folder in (plain, own)]
+    assert versions[0].digest != versions[1].digest
+
+    asked = client.chat(versions[1].key, "why")
+    as_completion = client.complete(versions[0].key, "Q: why A:")
+    assert asked["choices"][0]["message"]["content"] == as_completion["choices"][0]["text"]
+    assert asked["usage"] == as_completion["usage"]
+    for version in versions:
+        client.delete(version.uid, version.digest)
+
+
+def test_a_broken_chat_template_is_refused(client: Client, local: Engine) -> None:
+    assert local.folder is not None
+    folder = make_adapter(local.folder / "volumes/models/bent", AdapterRecipe(22))
+    (folder / "chat_template.jinja").write_text("{% for %}")
+    digest = client.inspect("bent", "pvc://models/bent").json()["digest"]
+
+    assert_problem(client.put("bent", digest, "pvc://models/bent"), 422, "unsupported_adapter")
+
+
 def test_pickles_are_refused(client: Client, local: Engine) -> None:
     assert local.folder is not None
     folder = make_adapter(local.folder / "volumes/models/pickled", AdapterRecipe(9))

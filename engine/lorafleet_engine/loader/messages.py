@@ -62,8 +62,13 @@ class Release:
     digest: str
 
 
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """Import what packing needs, ahead of the first adapter. Sent once the loop no longer needs the CPU to start."""
+
+
 Job: TypeAlias = FetchBase | InspectAdapter | PackAdapter
-ToLoader: TypeAlias = Job | Release
+ToLoader: TypeAlias = Job | Release | WarmUp
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from lorafleet_engine.loader.messages import (
     JobResult,
     Release,
     ToLoader,
+    WarmUp,
 )
 
 logger = logging.getLogger(__name__)
@@ -52,12 +53,13 @@ def run_loader(connection: "Connection[FromLoader, ToLoader]") -> None:
     stopped = threading.Event()
     threading.Thread(target=_beat, args=(outbox, stopped), daemon=True).start()
     workers = ThreadPoolExecutor(WORKERS)
-    workers.submit(jobs.warm_up)
     try:
         while True:
             message = connection.recv()
             if isinstance(message, Release):
                 jobs.release(message.digest)
+            elif isinstance(message, WarmUp):
+                workers.submit(jobs.warm_up)
             else:
                 workers.submit(_answer, jobs, message, outbox)
     except EOFError:
@@ -73,8 +75,6 @@ def _beat(outbox: _Outbox, stopped: threading.Event) -> None:
 def _answer(jobs: Jobs, job: Job, outbox: _Outbox) -> None:
     try:
         outbox.send(_work(jobs, job)())
-        if isinstance(job, FetchBase):
-            jobs.warm_up()
     except JobError as error:
         outbox.send(JobFailed(job.job, error.code, error.message, error.reasons))
     except Exception as error:

@@ -46,7 +46,7 @@ class Engine:
         self.usage = UsageTable()
         self.metrics = Metrics()
         self.loader = loader
-        self.loop = LoopClient(self._on_loop_change)
+        self.loop = LoopClient(self._on_loop_change, loader.warm_up)
         self.versions = Versions(Workers(loader, self.loop), self.changes, self.metrics)
         self.text: TextTools | None = None
         self.base_digest: str | None = None
@@ -100,6 +100,7 @@ class Engine:
                 self._show_base_problem(make_problem(ProblemCode.INTERNAL, f"the base model's text files: {error}"))
             else:
                 self.versions.templates = self.text.templates
+                logger.info("the base model is in %s (%s)", fetched.model_dir, fetched.digest or "not hashed")
                 self.base_digest, self.base_problem = fetched.digest or None, None
                 self.changes.bump()
                 return fetched

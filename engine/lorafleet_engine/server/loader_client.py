@@ -26,6 +26,7 @@ from lorafleet_engine.loader.messages import (
     PackAdapter,
     Packed,
     Release,
+    WarmUp,
 )
 from lorafleet_engine.server.children import Child
 
@@ -53,6 +54,11 @@ class LoaderClient:
         self._sequence = 0
         self._heard = time.monotonic()
         self.restarts = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the loader that runs now."""
+        return self._child.pid if self._child else None
 
     async def run(self) -> None:
         """Keep a loader running, for ever."""
@@ -90,6 +96,11 @@ class LoaderClient:
         """Unpin a blob."""
         if self._child:
             self._child.send(Release(digest))
+
+    def warm_up(self) -> None:
+        """Let the loader get ready for its first adapter."""
+        if self._child:
+            self._child.send(WarmUp())
 
     async def _submit(self, make: Callable[[int], Job]) -> JobResult:
         if len(self._pending) >= self._max_jobs:

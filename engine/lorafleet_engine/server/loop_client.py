@@ -39,10 +39,11 @@ Result = TypeVar("Result")
 
 
 class LoopClient:
-    """Owns the loop process. `on_change` is called after every state message and once it is ready."""
+    """Owns the loop process. `on_change` is called after every state message, `on_ready` once it can serve."""
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
+    def __init__(self, on_change: Callable[[], None], on_ready: Callable[[], None]) -> None:
         self._on_change = on_change
+        self._on_ready = on_ready
         self._child: Child | None = None
         self._requests: dict[str, Callable[[News], None]] = {}
         self._loads: dict[VersionKey, asyncio.Future[AdapterLoaded | AdapterRejected]] = {}
@@ -128,7 +129,9 @@ class LoopClient:
                 self.state = message
                 self._on_change()
             case LoopReady():
+                logger.info("the loop is ready: %s", message.budget)
                 self.ready = message
+                self._on_ready()
                 self._on_change()
             case LoopFailed():
                 self._failed = message.message
