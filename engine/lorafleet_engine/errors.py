@@ -12,8 +12,10 @@ EngineError
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from lorafleet_contracts.admin import ProblemCode
+if TYPE_CHECKING:  # the compute rooms run where there is no pydantic
+    from lorafleet_contracts.admin import ProblemCode
 
 
 class EngineError(Exception):
@@ -65,7 +67,7 @@ class ChildDiedError(EngineError):
 class JobError(EngineError):
     """A fetch, inspection, packing or load that failed for a reason its owner can act on."""
 
-    def __init__(self, code: ProblemCode, message: str, reasons: tuple[str, ...] = ()) -> None:
+    def __init__(self, code: "ProblemCode", message: str, reasons: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.code = code
         self.message = message

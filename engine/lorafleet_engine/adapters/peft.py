@@ -81,7 +81,7 @@ def plan_adapter(adapter_dir: Path, shape: ModelShape) -> AdapterPlan:
         rank = settings.rank_of(path)
         modules.append(AdaptedModule(layer, module, rank, settings.scale_of(path), names["A"], names["B"]))
     if not modules:
-        reasons.append("the weights hold no LoRA tensors for this base model")
+        reasons.insert(0, "the weights hold no LoRA tensors for this base model")
     if reasons:
         raise BrokenAdapterError(_shortened(reasons))
     return AdapterPlan(tuple(modules), weights, settings, tuple(_idle_patterns(settings, modules)))

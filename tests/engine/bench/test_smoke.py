@@ -1,6 +1,8 @@
 """The GPU smoke's script, with a small model on the CPU: its line, its checks and its exit status."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -38,3 +40,14 @@ def test_a_failure_is_reported_and_fails(capsys: pytest.CaptureFixture[str]) -> 
 def test_requests_never_change() -> None:
     assert prompts(2, 3) == [[43667, 118052, 96039], [97739, 42093, 122679]]
     assert zipf_ids(8, 10, 1.0) == [2, 4, 2, 2, 1, 3, 1, 7]
+
+
+def test_needs_neither_pydantic_nor_a_server() -> None:
+    """The GPU machine has torch, numpy and safetensors only."""
+    code = "import sys; import lorafleet_engine.bench.smoke; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment())
+    assert not {"pydantic", "starlette", "uvicorn", "orjson", "httpx", "jinja2"} & set(loaded.stdout.split())
+
+
+def environment() -> dict[str, str]:
+    return {"PYTHONPATH": ":".join(path for path in sys.path if path)}
