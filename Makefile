@@ -10,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 PACKAGES := contracts kube operator gateway engine
+PURE := operator/lorafleet_operator/core gateway/lorafleet_gateway/core engine/lorafleet_engine/scheduler engine/lorafleet_engine/memory
 export PYTHONPATH := $(subst $(eval) ,:,$(PACKAGES:%=$(CURDIR)/%))
 export OMP_NUM_THREADS ?= 1
 
@@ -42,7 +43,11 @@ fmt: $(STAMP) ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 unit: $(STAMP) ## Tests that need nothing but Python (at most two minutes)
-	$(BIN)/pytest -m "not apiserver and not assets and not envoy and not gpu" --ignore tests/conformance
+	$(BIN)/pytest -m "not apiserver and not assets and not envoy and not gpu" --ignore tests/conformance \
+	  $(PURE:%=--cov=%) --cov-branch --cov-report=
+	@for room in $(PURE); do \
+	  $(BIN)/coverage report --include="$$room/*" --fail-under=95 --skip-covered --skip-empty | tail -1; \
+	done
 
 height: $(STAMP) binaries-apiserver assets envoy-binary ## Tests that need a bare API server, the demo model, Envoy or a running engine
 	$(BIN)/pytest -m "(apiserver or assets or envoy) and not gpu" --ignore tests/conformance
