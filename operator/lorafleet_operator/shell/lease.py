@@ -43,6 +43,7 @@ class Lease:
         place: tuple[str, str],
         identity: str,
         owners: OwnersOf,
+        *,
         times: LeaseTimes = LeaseTimes(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

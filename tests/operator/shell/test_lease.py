@@ -61,7 +61,7 @@ class Contender:
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
-        self.lease = Lease(self.api, ("ns", "lease"), self.name, _owners, TIMES, self.clock)
+        self.lease = Lease(self.api, ("ns", "lease"), self.name, _owners, times=TIMES, clock=self.clock)
 
     async def tries(self) -> bool:
         """Whether it leads after a moment of trying."""
