@@ -35,6 +35,8 @@ def read_config(model_dir: Path) -> ModelConfig:
         raw = json.loads((model_dir / "config.json").read_text())
         generation = model_dir / "generation_config.json"
         extra = json.loads(generation.read_text()) if generation.exists() else {}
+        if not isinstance(raw, dict) or not isinstance(extra, dict):
+            raise ValueError("it is not a JSON object")
         return parse_config(raw, extra)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BrokenModelError([f"config.json cannot be used: {type(error).__name__}: {error}"]) from error

@@ -1,0 +1,113 @@
+"""Published configs: what is read, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lorafleet_engine.bench.workload import QWEN25_7B
+from lorafleet_engine.errors import BrokenModelError, UnsupportedModelError
+from lorafleet_engine.model.config import parse_config, read_config
+from lorafleet_engine.model.weights import SafetensorsSource
+
+CPU = torch.device("cpu")
+
+
+def test_qwen() -> None:
+    config = parse_config(QWEN25_7B, {})
+    shape = config.shape
+    assert (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.head_dim) == (28, 3584, 28, 4, 128)
+    assert (shape.attention_bias, shape.tied_embeddings, config.rope_theta) == (True, False, 1e6)
+    assert config.eos_token_ids == (151645,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "generation", "expected"),
+    [({}, {"eos_token_id": [1, 2]}, (1, 2)), ({"eos_token_id": None}, {}, ()), ({}, {"eos_token_id": 7}, (7,))],
+)
+def test_end_tokens(changes: dict[str, Any], generation: dict[str, Any], expected: tuple[int, ...]) -> None:
+    assert parse_config({**QWEN25_7B, **changes}, generation).eos_token_ids == expected
+
+
+def test_theta_in_the_newer_place() -> None:
+    raw = {**QWEN25_7B, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}
+    assert parse_config(raw, {}).rope_theta == 5000
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"model_type": "mamba"}, "mamba"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4}}, "yarn"),
+        ({"rope_parameters": {"rope_type": "llama3"}}, "llama3"),
+        ({"use_sliding_window": True}, "sliding"),
+        ({"model_type": "llama", "attention_bias": True}, "attention_bias"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantised"),
+    ],
+)
+def test_unsupported(changes: dict[str, Any], word: str) -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        parse_config({**QWEN25_7B, **changes}, {})
+    assert len(caught.value.reasons) == 1
+    assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"model_type": "llama", "hidden_act": "silu"}'])
+def test_unreadable(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises((BrokenModelError, UnsupportedModelError)):
+        read_config(tmp_path)
+
+
+def test_missing(tmp_path: Path) -> None:
+    with pytest.raises(BrokenModelError):
+        read_config(tmp_path)
+
+
+def write_shards(root: Path) -> dict[str, torch.Tensor]:
+    tensors = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(4)}
+    for name, tensor in tensors.items():
+        save_file({name: tensor}, root / f"{name}.safetensors")
+    where = {name: f"{name}.safetensors" for name in tensors}
+    (root / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    return tensors
+
+
+def test_sharded_weights(tmp_path: Path) -> None:
+    tensors = write_shards(tmp_path)
+    with SafetensorsSource(tmp_path, CPU, torch.bfloat16) as source:
+        assert torch.equal(source.get("a", (2, 3)), tensors["a"].bfloat16())
+        with pytest.raises(BrokenModelError, match="no tensor c"):
+            source.get("c", (1,))
+        with pytest.raises(BrokenModelError, match=r"\(4,\), the config says \(5,\)"):
+            source.get("b", (5,))
+
+
+def test_index_stays_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../a.safetensors"}}')
+    with (
+        pytest.raises(BrokenModelError, match="leaves the model's directory"),
+        SafetensorsSource(tmp_path, CPU, torch.float32),
+    ):
+        pass
+
+
+def test_index_that_names_the_wrong_shard(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    index = {"weight_map": {"a": "b.safetensors", "b": "b.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with (
+        SafetensorsSource(tmp_path, CPU, torch.float32) as source,
+        pytest.raises(BrokenModelError, match="cannot be read"),
+    ):
+        source.get("a", (2, 3))
+
+
+def test_no_weights(tmp_path: Path) -> None:
+    with pytest.raises(BrokenModelError, match="cannot be opened"), SafetensorsSource(tmp_path, CPU, torch.float32):
+        pass

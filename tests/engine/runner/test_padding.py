@@ -1,0 +1,85 @@
+"""A step at a rounded shape, as graphs run it, gives what the exact step gives; neighbours never matter."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from lorafleet_engine.adapters.pack import pack_adapter
+from lorafleet_engine.messages import LoopConfig, StepLimits
+from lorafleet_engine.runner.assembly import EngineCore, start_core
+from lorafleet_engine.runner.graphs import rounded
+from lorafleet_engine.runner.packing import StepShape
+from lorafleet_engine.scheduler.sequence import Sequence, StepPlan
+from tests.engine.support.tiny import TinyModel
+
+KINDS = ("odd-r5", "r256", "narrow-qv", "layers")
+
+
+@pytest.fixture(scope="module")
+def core(tiny: Callable[[str], TinyModel]) -> EngineCore:
+    model = tiny("qwen2")
+    limits = StepLimits(tokens=64, sequences=16)
+    made = start_core(LoopConfig(str(model.directory), max_model_len=96, memory_bytes=64 << 20, limits=limits))
+    for kind in KINDS:
+        packed = pack_adapter(model.adapters[kind], made.config.shape, "float32")
+        resident = made.residency.place(kind, packed.bytes, made.geometry.pages_of(packed.bytes), packed.rank)
+        made.runner.pool.install(resident, packed.data, packed.module_ranks)
+    return made
+
+
+def decoding(core: EngineCore, kinds: list[str | None], warm: int = 3) -> StepPlan:
+    """Bring one sequence for each of `kinds` past its prompt, and plan the next step."""
+    for sequence in [*core.scheduler.running, *core.scheduler.waiting]:
+        core.scheduler.remove(sequence)
+    for number, kind in enumerate(kinds):
+        adapter = core.residency.get(kind) if kind else None
+        prompt = [(7 * number + at) % 320 for at in range(1 + 9 * number)]
+        core.scheduler.submit(Sequence(str(number), prompt, 50, adapter=adapter))
+    while True:
+        plan = core.scheduler.plan()
+        assert plan is not None
+        if plan.decodes == len(kinds) and warm == 0:
+            return plan
+        tokens = core.runner.logits(plan).argmax(-1).tolist()
+        core.scheduler.commit(plan, tokens)
+        warm -= plan.decodes == len(kinds)
+
+
+@pytest.mark.parametrize(
+    "kinds", [[None], ["odd-r5"], ["r256", None, "odd-r5"], ["layers", "narrow-qv", None, "r256", "odd-r5"]]
+)
+def test_rounded_step_as_exact_step(core: EngineCore, kinds: list[str | None]) -> None:
+    plan = decoding(core, kinds)
+    exact = core.runner.logits(plan).clone()
+    padded = core.runner.eager_logits(plan)
+    assert exact.shape == (len(kinds), 320)
+    torch.testing.assert_close(padded, exact, atol=1e-4, rtol=1e-4)
+
+
+def test_base_rows_are_bit_identical_whatever_the_others_use(core: EngineCore) -> None:
+    """At the same rounded shape: 128 rows of rank, 4 decodes."""
+    plans = (["odd-r5", None, "narrow-qv", None], ["layers", None, "layers", None], ["narrow-qv", None, "odd-r5", None])
+    seen = []
+    for kinds in plans:
+        plan = decoding(core, list(kinds), warm=0)
+        seen.append(core.runner.eager_logits(plan)[[1, 3]].clone())
+    assert torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[0], seen[2])
+
+
+def test_rounded_shapes_are_few_and_large_enough() -> None:
+    shapes = set()
+    for decodes in range(1, 65):
+        for rows in (0, 5, 128, 129, 960, 4096):
+            exact = StepShape(decodes, decodes, 13, decodes, rows)
+            shape = rounded(exact, most_pages=128, most_rows=4096)
+            assert shape.decodes == shape.tokens == shape.samples >= decodes
+            assert shape.pages >= 13
+            assert shape.rows >= rows
+            assert (shape.rows == 0) == (rows == 0)
+            shapes.add(shape)
+    assert len(shapes) == 7 * 5
+    assert rounded(StepShape(1, 1, 100, 1, 0), 100, 4096).pages == 100
+    with pytest.raises(ValueError, match="not captured"):
+        rounded(StepShape(5, 1, 1, 2, 0, ((4, 4),)), 100, 4096)
