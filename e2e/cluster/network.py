@@ -60,8 +60,10 @@ def remove_network() -> None:
     for link in (_NODE_LINK, _POD_BRIDGE):
         if Path("/sys/class/net", link).exists():
             run(["ip", "link", "delete", link])
-    for result in _CNI_RESULTS.glob(f"{_NETWORK_NAME}-*"):
-        result.unlink()
+    for result in _CNI_RESULTS.glob(f"{_NETWORK_NAME}-*-*"):
+        sandbox = result.name.split("-")[1]
+        for path in _CNI_RESULTS.glob(f"*-{sandbox}-*"):  # the loopback plugin's, too
+            path.unlink()
     for family in ("iptables", "ip6tables"):
         _remove_rules(family)
     _remove_sets()
