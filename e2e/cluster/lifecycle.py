@@ -13,7 +13,6 @@ from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.leftovers import remove_cluster
 from e2e.cluster.machine import (
     NODE_PACKAGES,
-    STATIC_PACKAGES,
     check_disk,
     hold_machine,
     install_packages,
@@ -36,7 +35,7 @@ def bring_up(cache: Cache) -> str:
     require_root()
     with hold_machine(MACHINE_LOCK):
         check_disk(cache.root, _DISK_GIGABYTES, "the local cluster")
-        install_packages((*NODE_PACKAGES, *STATIC_PACKAGES))
+        install_packages(NODE_PACKAGES)
         build_missing(cache)
         _remove_any(cache)
         MACHINE_RECORD.write_text(str(cache.state))

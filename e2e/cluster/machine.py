@@ -4,7 +4,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
@@ -12,9 +12,20 @@ from typing import TextIO
 from e2e.cluster.commands import require_tool, run, say, step, succeeds
 from e2e.cluster.errors import ClusterBusy, ClusterError, CommandFailed, DiskTooSmall
 
-NODE_PACKAGES = ("containerd", "runc", "containernetworking-plugins", "iptables", "conntrack", "ipset", "socat")
-IMAGE_PACKAGES = ("buildah", "debootstrap", "docker-registry")
-STATIC_PACKAGES = ("busybox-static",)
+NODE_PACKAGES = (
+    "busybox-static",  # the pause image's one program
+    "conntrack",
+    "containerd",
+    "containernetworking-plugins",
+    "iproute2",
+    "ipset",
+    "iptables",
+    "openssl",
+    "procps",
+    "runc",
+    "socat",
+)
+IMAGE_PACKAGES = ("buildah", "debian-archive-keyring", "debootstrap", "docker-registry")
 _GIGABYTE = 1_000_000_000
 
 
@@ -32,14 +43,15 @@ def install_packages(names: tuple[str, ...]) -> None:
     require_tool("apt-get")
     with step(f"installing {' '.join(missing)}"):
         try:
-            _apt("install", "--yes", "--no-install-recommends", *missing)
+            _install(missing)
         except CommandFailed:  # package lists that are absent or out of date
-            _apt("update")
-            _apt("install", "--yes", "--no-install-recommends", *missing)
+            run(["apt-get", "--quiet", "update"])
+            _install(missing)
 
 
-def _apt(*words: str) -> None:
-    run(["apt-get", "--quiet", *words], env={"DEBIAN_FRONTEND": "noninteractive"})
+def _install(names: Sequence[str]) -> None:
+    flags = ["--quiet", "--yes", "--no-install-recommends", "--no-remove"]
+    run(["apt-get", "install", *flags, *names], env={"DEBIAN_FRONTEND": "noninteractive"})
 
 
 def check_disk(folder: Path, gigabytes: int, purpose: str) -> None:
