@@ -34,6 +34,7 @@ from tests.support.fleet import (
     make_state,
     make_tenant,
     make_version,
+    report_for,
 )
 
 LATER = NOW + GRACE_SECONDS + 1
@@ -213,7 +214,21 @@ def test_suspend_takes_it_from_the_routing_first_and_from_memory_after() -> None
     assert not first.actions
     snapshot = carry_out(snapshot, first)
     assert not plan_pool(snapshot, NOW).actions
-    assert len(pick(plan_pool(snapshot, LATER), Unload)) == 1
+    unload = plan_pool(snapshot, LATER)
+    assert len(pick(unload, Unload)) == 1
+    assert plan_pool(carry_out(snapshot, unload, LATER), LATER + 60) == Plan()
+
+
+def test_what_is_recorded_describes_the_version_that_serves() -> None:
+    snapshot = change_adapter(ready_snapshot(), source={"uri": f"{PREFIX}pirate-2"})
+    snapshot = carry_out(snapshot, plan_pool(snapshot, NOW))
+    [load] = pick(plan_pool(snapshot, NOW), Load)
+    broken = Problem(title="t", status=422, code=ProblemCode.UNSUPPORTED_ADAPTER, reasons=["DoRA"])
+    loads = {load.target: Attempt(False, NOW, 1, broken)}
+    status = status_of(plan_pool(replace(snapshot, memory=replace(snapshot.memory, loads=loads)), NOW), "pirate")
+    assert word(status, ConditionType.STALLED) == ("True", "UnsupportedAdapter")
+    assert status.verified_digest == status.digest == digest_of(f"{PREFIX}pirate")
+    assert status.verified_generation == 1
 
 
 def test_a_deleted_adapter_is_unloaded_at_once() -> None:
@@ -304,8 +319,57 @@ def test_a_pending_load_counts_as_a_place_and_is_not_repeated() -> None:
     snapshot = make_snapshot(adapters=(make_adapter("pirate"),), replicas=(make_replica(0), make_replica(1)))
     snapshot = carry_out(snapshot, plan_pool(snapshot, NOW))
     [load] = pick(plan_pool(snapshot, NOW), Load)
-    pending = replace(snapshot, memory=replace(snapshot.memory, loads={load.target: Attempt(True, NOW)}))
+    elsewhere = replace(load.target, replica="smol-shared-1")
+    pending = replace(snapshot, memory=replace(snapshot.memory, loads={elsewhere: Attempt(True, NOW)}))
     assert not pick(plan_pool(pending, NOW), Load)
+
+
+def test_warnings_of_the_files_are_told_once_beside_the_verdict() -> None:
+    snapshot = make_snapshot(adapters=(make_adapter("pirate"),))
+    report = report_for(f"{PREFIX}pirate", warnings=["B is zero in layer 3"])
+    key = InspectionKey("uid-demo-pirate", 1)
+    snapshot = replace(snapshot, memory=Memory(inspections={key: Attempt(False, NOW, report=report)}))
+    plan = plan_pool(snapshot, NOW)
+    assert [(each.reason, each.message) for each in plan.warnings] == [("VerifiedWithWarnings", "B is zero in layer 3")]
+    end, _ = settle(carry_out(snapshot, plan))
+    assert word(end.adapters[0].status, ConditionType.VERIFIED) == ("True", "VerifiedWithWarnings")
+    restarted = replace(end, memory=Memory())
+    assert plan_pool(restarted, NOW) == Plan()
+
+
+def test_without_any_replica_a_ready_adapter_waits_and_keeps_its_digest() -> None:
+    snapshot = replace(ready_snapshot(), replicas=())
+    status = status_of(plan_pool(snapshot, NOW), "pirate")
+    assert word(status, ConditionType.READY) == ("False", "NoReplicaReady")
+    assert word(status, ConditionType.VERIFIED) == ("True", "Verified")
+    assert word(status, ConditionType.STALLED)[0] == "False"
+    assert status.digest == digest_of(f"{PREFIX}pirate")
+
+
+def test_a_draining_or_unready_engine_gets_no_work() -> None:
+    adapters = (make_adapter("pirate"),)
+    for replica in (
+        make_replica(0, make_state(draining=True)),
+        make_replica(0, make_state(ready=False)),
+        make_replica(0, make_state(memory=None)),
+        make_replica(0, deleting=True),
+        make_replica(0, ready=False),
+    ):
+        assert not pick(plan_pool(make_snapshot(adapters=adapters, replicas=(replica,)), NOW), Inspect)
+
+
+def test_routing_moves_when_every_chosen_replica_has_answered_or_failed() -> None:
+    adapter = make_adapter("pirate", minReplicas=2)
+    snapshot = make_snapshot(adapters=(adapter,), replicas=(make_replica(0), make_replica(1)))
+    snapshot = carry_out(snapshot, plan_pool(snapshot, NOW))
+    first, second = pick(plan_pool(snapshot, NOW), Load)
+    held = make_state(make_version(first.target.uid, first.target.digest))
+    half = replace(snapshot, replicas=(make_replica(0, held), make_replica(1)))
+    loading = replace(half, memory=replace(half.memory, loads={second.target: Attempt(True, NOW)}))
+    assert not plan_pool(loading, NOW).statuses
+    full = Problem(title="full", status=413, code=ProblemCode.DOES_NOT_FIT, needed=5, free=1)
+    failed = replace(half, memory=replace(half.memory, loads={second.target: Attempt(False, NOW, 1, full)}))
+    assert word(status_of(plan_pool(failed, NOW), "pirate"), ConditionType.READY) == ("True", "Ready")
 
 
 def test_a_pool_that_goes_gets_an_empty_plan() -> None:

@@ -51,6 +51,11 @@ def test_a_full_pool_is_redundant_and_shows_counts_and_budget() -> None:
     assert status.selector == "lorafleet.io/pool=smol,lorafleet.io/set=shared"
 
 
+def test_a_rollout_is_over_when_its_controller_says_so() -> None:
+    told = words(judge(fleet(make_replica(0), make_replica(1), settled=False)))
+    assert told["Reconciling"] == ("True", "Progressing")
+
+
 def test_losing_one_of_two_is_a_lost_redundancy_and_losing_both_is_not_ready() -> None:
     full = judge(fleet(make_replica(0), make_replica(1)))
     one = judge(fleet(make_replica(0), make_replica(1, ready=False), status=full))
