@@ -129,6 +129,11 @@ class Client:
         """The state port's answer."""
         return get_state(self.engine, **query)
 
+    def running(self) -> float:
+        """Requests that the loop itself has, waiting ones too; its report is at most half a second old."""
+        text = httpx.get(f"{self.engine.state}/metrics", headers=self.engine.headers(PortName.STATE)).text
+        return sum(float(line.split()[1]) for line in text.splitlines() if line.startswith("lorafleet_requests_"))
+
     def resident_keys(self) -> set[str]:
         """Resident versions."""
         return {f"{v['uid']}@{v['digest']}" for v in self.state()["versions"] if v["phase"] == "resident"}

@@ -101,6 +101,28 @@ def test_a_drained_engine_finishes_what_runs_and_takes_nothing_new(own: Client) 
     assert stop(own.engine) == 0
 
 
+def test_an_engine_drained_while_it_starts_stays_unready(
+    tmp_path_factory: pytest.TempPathFactory, local: Engine
+) -> None:
+    folder = tmp_path_factory.mktemp("early")
+    (folder / "volumes" / "models").mkdir(parents=True)
+    with running_engine(folder, "pvc://models/tiny") as engine, Client(engine) as client:
+        until(lambda: _problem_of(client), lambda found: found == "source_unreachable", 60)
+        assert client.admin("POST", "/drain").status_code == 202
+        make_model(folder / "volumes" / "models" / "tiny")
+        until(lambda: client.state().get("memory"), bool, 200)
+        assert httpx.get(f"{engine.state}/readyz").status_code == 503
+        assert stop(engine) == 0
+
+
+def _problem_of(client: Client) -> str:
+    try:
+        found: str = client.state()["base"].get("problem", {}).get("code", "")
+    except httpx.TransportError:
+        return ""
+    return found
+
+
 def test_sigterm_finishes_what_runs_and_exits_cleanly(own: Client) -> None:
     assert own.engine.process is not None
     with own.streaming("/v1/completions", BASE, own.long_body(300)) as events:

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from lorafleet_contracts.admin import EngineState, PortName
-from tests.conformance.client import BASE, Client, LoadedAdapter
+from tests.conformance.client import BASE, Client, LoadedAdapter, until
 from tests.support.engine_process import Engine
 
 
@@ -84,12 +84,8 @@ def test_usage_is_counted_by_tenant_adapter_and_gateway(client: Client, adapters
 def test_a_client_that_leaves_is_cancelled_within_a_second(client: Client) -> None:
     with client.streaming("/v1/completions", BASE, client.long_body()) as events:
         next(events)
-        assert client.state()["inFlight"] >= 1
-    deadline = time.monotonic() + 1
-    while client.state()["inFlight"] and time.monotonic() < deadline:
-        time.sleep(0.02)
-
-    assert client.state()["inFlight"] == 0
+        until(lambda: (client.state()["inFlight"], client.running()), lambda found: found == (1, 1), 5)
+    until(lambda: (client.state()["inFlight"], client.running()), lambda found: found == (0, 0), 1.5)
 
 
 def test_a_plain_request_whose_client_leaves_is_cancelled(client: Client) -> None:
@@ -101,11 +97,7 @@ def test_a_plain_request_whose_client_leaves_is_cancelled(client: Client) -> Non
             headers=engine.headers(PortName.SERVING, BASE),
             timeout=0.3,
         )
-    deadline = time.monotonic() + 1
-    while client.state()["inFlight"] and time.monotonic() < deadline:
-        time.sleep(0.02)
-
-    assert client.state()["inFlight"] == 0
+    until(lambda: (client.state()["inFlight"], client.running()), lambda found: found == (0, 0), 1.5)
 
 
 def test_metrics(client: Client, adapters: list[LoadedAdapter]) -> None:

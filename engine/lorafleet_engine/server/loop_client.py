@@ -49,6 +49,8 @@ class LoopClient:
         self._loads: dict[VersionKey, asyncio.Future[AdapterLoaded | AdapterRejected]] = {}
         self._unloads: dict[VersionKey, asyncio.Future[AdapterUnloaded]] = {}
         self._failed = ""
+        self._configured = False
+        self._draining = False
         self._sequence = 0
         self.ready: LoopReady | None = None
         self.state: LoopState | None = None
@@ -62,6 +64,9 @@ class LoopClient:
         logger.info("loop started, pid %d", child.pid)
         try:
             child.send(await make_config())
+            self._configured = True
+            if self._draining:
+                child.send(Drain())
             while True:
                 message: FromLoop = await child.receive()
                 self._dispatch(message)
@@ -99,8 +104,10 @@ class LoopClient:
         return await future
 
     def drain(self) -> None:
-        """Let the loop refuse new requests."""
-        self._send(Drain())
+        """Let the loop refuse new requests; before its config, which must be its first message, this waits."""
+        self._draining = True
+        if self._configured:
+            self._send(Drain())
 
     def shutdown(self) -> None:
         """Let the loop end; run() then raises."""

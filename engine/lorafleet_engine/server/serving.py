@@ -126,6 +126,11 @@ class AnswerEndpoint:
             else:
                 await exchange.unless_gone(lambda: send_plain(exchange, head, work.shape, answer))
         finally:
+            self._count_tokens(target, answer)
+
+    def _count_tokens(self, target: Target, answer: Answer) -> None:
+        """What was refused before its first token costs nothing: the gateway tries it elsewhere."""
+        if answer.completion_tokens:
             counts = (answer.prompt_tokens, answer.completion_tokens)
             self._engine.usage.add(target.usage_key, *counts)
             self._engine.metrics.count_tokens(target.label, target.tenant, *counts)
