@@ -27,14 +27,19 @@ def remove_cluster(state: Path) -> None:
         processes.stop(name, _GRACE_SECONDS)
     cgroups.remove()
     processes.stop_all(_GRACE_SECONDS)
-    for mount in reversed(mount_points_under(state, Path("/proc/self/mountinfo").read_text())):
-        run(["umount", "--lazy", mount])
+    unmount_all_under(state)
     remove_network()
     remove_dead_sockets(_SHIM_SOCKETS)
     for link in _LOG_LINKS.glob("*.log"):
         if link.is_symlink() and link.readlink().is_relative_to(state):
             link.unlink()
     shutil.rmtree(state, ignore_errors=True)
+
+
+def unmount_all_under(folder: Path) -> None:
+    """Unmount everything in or below `folder`, the inner ones first."""
+    for mount in reversed(mount_points_under(folder, Path("/proc/self/mountinfo").read_text())):
+        run(["umount", "--lazy", mount])
 
 
 def mount_points_under(folder: Path, mountinfo: str) -> list[str]:

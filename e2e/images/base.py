@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from e2e.cluster.commands import run, step
+from e2e.cluster.leftovers import unmount_all_under
 from e2e.images.store import ImageStore
 
 _SUITE = "bookworm"
@@ -17,10 +18,12 @@ def ensure_base(store: ImageStore, scratch: Path) -> None:
     if store.has(BASE_IMAGE):
         return
     with step("making the base image (debootstrap)"):
+        unmount_all_under(scratch)  # an interrupted debootstrap leaves /proc mounted
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.parent.mkdir(parents=True, exist_ok=True)
         log = store.logs / "debootstrap.log"
-        run(["nice", "debootstrap", "--variant=minbase", f"--include={_PACKAGES}", _SUITE, scratch], log=log)
+        flags = ["--variant=minbase", f"--include={_PACKAGES}"]
+        run(["nice", "debootstrap", *flags, _SUITE, scratch], env=store.mark, log=log)
         for folder in _NOT_NEEDED:
             shutil.rmtree(scratch / folder, ignore_errors=True)
             (scratch / folder).mkdir(parents=True)

@@ -33,6 +33,7 @@ def make_images(cache: Cache, names: Iterable[str]) -> None:
     workshop = Workshop(cache)
     with hold_machine(MACHINE_LOCK):
         install_packages(IMAGE_PACKAGES)
+        workshop.store.clear_interrupted()
         warm = bool(workshop.store.builds(f"{LOCAL}/lorafleet/engine"))
         check_disk(cache.root, _WARM_GIGABYTES if warm else _COLD_GIGABYTES, "building the images")
         ensure_base(workshop.store, cache.images / "rootfs")

@@ -2,11 +2,14 @@
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.cluster.commands import run, succeeds
+from e2e.cluster.leftovers import unmount_all_under
+from e2e.cluster.processes import MARK, ProcessTable
 
 _CERTIFICATES = Path("/etc/ssl/certs")
 
@@ -29,66 +32,83 @@ class ImageStore:
     folder: Path
     logs: Path
 
+    @property
+    def mark(self) -> dict[str, str]:
+        """The environment by which clear_interrupted finds the programs of a killed run."""
+        return {MARK: str(self.folder)}
+
+    def clear_interrupted(self) -> None:
+        """End builds whose run was killed, and remove their containers, mounts and temporary files."""
+        ProcessTable(self.folder).stop_all(grace_seconds=2.0)
+        self._run("rm", "--all")
+        unmount_all_under(self.folder)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir(parents=True)
+
     def has(self, image: str) -> bool:
         """Whether the store holds an image of that name."""
         return succeeds(self._buildah("inspect", "--type", "image", image))
 
     def identify(self, image: str) -> str:
         """The image's id: changes with its content. Raises CommandFailed when there is none."""
-        return str(json.loads(run(self._buildah("inspect", "--type", "image", image)))["FromImageID"])
+        return str(json.loads(self._run("inspect", "--type", "image", image))["FromImageID"])
 
     def import_root(self, root: Path, image: str) -> None:
         """Make a root file system into an image of a single layer."""
-        container = run(self._buildah("from", "scratch")).strip()
+        container = self._run("from", "scratch").strip()
         try:
-            run(self._buildah("add", "--quiet", container, root, "/"))
-            run(self._buildah("commit", "--quiet", container, image))
+            self._run("add", "--quiet", container, root, "/")
+            self._run("commit", "--quiet", container, image)
         finally:
-            run(self._buildah("rm", container))
+            self._run("rm", container)
 
     def build(self, request: BuildRequest, log: str) -> None:
         """Build an image; steps whose inputs are unchanged come from the store. Raises CommandFailed.
 
         The machine's certificates and pip's settings are mounted for the build's duration: no layer keeps them.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        settings = self.folder / "pip.conf"
+        settings = self._scratch / "pip.conf"
         settings.touch(mode=0o600)
         settings.write_text(pip_settings(os.environ))
         arguments = [f"--build-arg={name}={value}" for name, value in request.arguments.items()]
         contexts = [f"--build-context={name}={folder}" for name, folder in request.extra_contexts.items()]
         mounts = [f"--volume={_CERTIFICATES}:{_CERTIFICATES}:ro", f"--volume={settings}:/etc/pip.conf:ro"]
         flags = ["--layers", "--pull-never", "--isolation=chroot", "--network=host", f"--tag={request.image}"]
-        command = self._buildah("bud", *flags, *mounts, *arguments, *contexts)
-        run(["nice", *command, f"--file={request.dockerfile}", request.context], log=self.logs / log)
+        source = [f"--file={request.dockerfile}", str(request.context)]
+        try:
+            self._run("bud", *flags, *mounts, *arguments, *contexts, *source, log=self.logs / log)
+        finally:
+            settings.unlink()
 
     def push(self, image: str, destination: str) -> None:
         """Push to a registry over TLS; layers that it has already are skipped."""
-        run(self._buildah("push", "--quiet", image, f"docker://{destination}"))
+        self._run("push", "--quiet", image, f"docker://{destination}")
 
     def push_plain(self, image: str, destination: str) -> None:
         """Push to a registry on this machine: over plain HTTP, and with the compression that costs the least time."""
         flags = ["--quiet", "--tls-verify=false", "--compression-format=zstd", "--compression-level=1"]
-        run(self._buildah("push", *flags, image, f"docker://{destination}"))
+        self._run("push", *flags, image, f"docker://{destination}")
 
     def builds(self, repository: str) -> list[str]:
         """Full names of all images of `repository`, the newest first."""
-        listing = run(self._buildah("images", "--format", "{{.Name}}:{{.Tag}}"))
+        listing = self._run("images", "--format", "{{.Name}}:{{.Tag}}")
         return [name for name in listing.splitlines() if name.startswith(f"{repository}:")]
 
     def drop(self, image: str) -> None:
         """Remove an image, and the layers that no other one needs."""
-        run(self._buildah("rmi", image))
+        self._run("rmi", image)
+
+    @property
+    def _scratch(self) -> Path:
+        return self.folder / "scratch"
+
+    def _run(self, *words: str | Path, log: Path | None = None) -> str:
+        """Run buildah, marked so that what a killed run leaves behind is found."""
+        env = {**self.mark, "TMPDIR": str(self._scratch)}
+        return run(["nice", *self._buildah(*words)], env=env, log=log)
 
     def _buildah(self, *words: str | Path) -> list[str | Path]:
-        roots: list[str | Path] = [
-            "--root",
-            self.folder / "layers",
-            "--runroot",
-            self.folder / "run",
-            "--storage-driver",
-            "overlay",
-        ]
+        roots = [f"--root={self.folder / 'layers'}", f"--runroot={self.folder / 'run'}", "--storage-driver=overlay"]
         return ["buildah", *roots, *words]
 
 
