@@ -27,8 +27,8 @@ VersionPhase = Literal["resident", "draining"]
 class StepLimits:
     """Hard caps of one step and of the queue behind it.
 
-    `rank_sum` counts the true ranks of the distinct adapters of a step; `tokens` counts prompt and decode
-    tokens together; `waiting` bounds the queue (above it: Rejected queue_full).
+    `tokens` counts prompt and decode tokens together and exceeds `sequences`, those of a step and of what holds KV;
+    `rank_sum` counts the true ranks of a step's distinct adapters; above `waiting` requests are Rejected queue_full.
     """
 
     tokens: int = 512
@@ -43,7 +43,8 @@ class LoopConfig:
     """All that a loop process needs to start.
 
     `memory_bytes` is everything the engine may hold (weights, activations, KV, adapters); None on a CUDA device
-    means `utilization_percent` of the device's memory. `threads` is for CPU kernels.
+    means `utilization_percent` of the device's memory. `threads` is for CPU kernels. `limits` None means what suits the
+    device: short steps on a CPU, wide ones on a GPU.
     """
 
     model_dir: str
@@ -53,7 +54,7 @@ class LoopConfig:
     memory_bytes: int | None = None
     utilization_percent: int = 92
     threads: int = 1
-    limits: StepLimits = StepLimits()
+    limits: StepLimits | None = None
     state_interval_s: float = 0.5
 
 

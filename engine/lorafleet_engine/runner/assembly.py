@@ -19,6 +19,10 @@ from lorafleet_engine.runner.pool import DTYPES, DevicePool
 from lorafleet_engine.runner.runner import Runner
 from lorafleet_engine.scheduler.scheduler import Scheduler
 
+DEFAULT_LIMITS = {"cpu": StepLimits(tokens=160, sequences=32), "cuda": StepLimits(tokens=2048, sequences=256)}
+"""A step computes at most so much at a time: on one core 160 tokens take about 0.4 s, which is how long a prompt may
+keep the other answers waiting."""
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -70,7 +74,8 @@ def start_core(settings: LoopConfig) -> EngineCore:
     config = read_config(Path(settings.model_dir))
     if settings.max_model_len > config.max_positions:
         raise DoesNotFitError("positions of the base model", settings.max_model_len, config.max_positions)
-    placement = Placement(device, dtype, _usable(settings, device), settings.max_model_len, settings.limits)
+    limits = settings.limits or DEFAULT_LIMITS[settings.device]
+    placement = Placement(device, dtype, _usable(settings, device), settings.max_model_len, limits)
     with SafetensorsSource(Path(settings.model_dir), device, dtype) as source:
         return assemble(config, source, placement)
 

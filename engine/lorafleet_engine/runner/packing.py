@@ -103,23 +103,29 @@ def _pack_tokens(plan: StepPlan, shape: StepShape, geometry: PoolGeometry, field
     for number, work in enumerate(plan.works):
         sequence, end = work.sequence, work.start + work.count
         here = slice(at, at + work.count)
-        rows = cache_rows(sequence.pages, end, geometry)
         fields["tokens"][here] = sequence.tokens[work.start : end]
         fields["positions"][here] = np.arange(work.start, end)
-        fields["slots"][here] = rows[work.start :]
         if sequence.adapter is not None:
             fields["owners"][here] = sequence.adapter.owner
         if number < plan.decodes:
             pages = -(-end // KV_BLOCK_TOKENS)
             fields["lengths"][number] = end
             tables[number, :pages] = sequence.pages[:pages]
+            fields["slots"][at] = cache_row(sequence.pages, work.start, geometry)
         else:
+            rows = cache_rows(sequence.pages, end, geometry)
+            fields["slots"][here] = rows[work.start :]
             fields["chunk_index"][context_at : context_at + end] = rows
             context_at += end
         at += work.count
         if work.samples:
             fields["samples"][sampled] = at - 1
             sampled += 1
+
+
+def cache_row(pages: list[int], position: int, geometry: PoolGeometry) -> int:
+    """Row of the cache (in a layer's view) of one token of a sequence."""
+    return pages[position // KV_BLOCK_TOKENS] * geometry.page_rows + position % KV_BLOCK_TOKENS
 
 
 def cache_rows(pages: list[int], tokens: int, geometry: PoolGeometry) -> Ints:

@@ -53,9 +53,24 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """Choose the next step's work and take the pages for it; None when nothing is live."""
         self._admit()
+        while self.running:
+            runnable = self._runnable()
+            singles, chunks = self._choose(runnable)
+            if singles or chunks:
+                works = (*singles, *chunks)
+                return StepPlan(works, len(singles), _distinct(works))
+            # Every page is held by older sequences whose adapters wait for their turn: who cannot run makes way.
+            self._send_back(runnable[-1])
+        return None
+
+    def _runnable(self) -> list[Sequence]:
+        """The running sequences whose adapters have their turn, oldest first."""
         live = {s.adapter.owner: s.adapter.rank for s in self.running if s.adapter is not None}
         active = self._rotation.select(live)
-        runnable = [s for s in self.running if s.adapter is None or s.adapter.owner in active]
+        return [s for s in self.running if s.adapter is None or s.adapter.owner in active]
+
+    def _choose(self, runnable: Items[Sequence]) -> tuple[list[Work], list[Work]]:
+        """Single tokens and chunks of prompts within the token budget, as far as there are pages for them."""
         chunk_budget = self._limits.tokens - sum(s.pending == 1 for s in runnable)
         singles: list[Work] = []
         chunks: list[Work] = []
@@ -67,8 +82,7 @@ class Scheduler:
                 chunk_budget -= count
             work = Work(sequence, sequence.computed, count, count == sequence.pending)
             (singles if count == 1 else chunks).append(work)
-        works = (*singles, *chunks)
-        return StepPlan(works, len(singles), _distinct(works)) if works else None
+        return singles, chunks
 
     def commit(self, plan: StepPlan, tokens: Items[int | None]) -> list[Advance]:
         """Record a step that ran: one sampled token for each work that samples, in order. Finished ones leave.
@@ -118,12 +132,16 @@ class Scheduler:
             if victim.arrival <= arrival:
                 return False
             if victim.pages:
-                self.running.remove(victim)
-                self._free(victim)
-                insort(self.waiting, victim, key=lambda s: s.arrival)
-                self.preemptions += 1
+                self._send_back(victim)
                 return True
         return False
+
+    def _send_back(self, victim: Sequence) -> None:
+        """From running to the queue, in order of arrival, without pages."""
+        self.running.remove(victim)
+        self._free(victim)
+        insort(self.waiting, victim, key=lambda s: s.arrival)
+        self.preemptions += 1
 
     def _free(self, sequence: Sequence) -> None:
         self._pool.give(sequence.pages, Owner.KV)

@@ -3,6 +3,7 @@
 import pytest
 
 from lorafleet_engine.memory.pages import PagePool
+from lorafleet_engine.memory.residency import Resident
 from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.scheduler.scheduler import Scheduler
 from lorafleet_engine.scheduler.sequence import Sequence, StepPlan
@@ -116,6 +117,22 @@ def test_queue_is_not_jumped_when_pages_are_short() -> None:
     made.submit(sequence("small", 2))
     run(made)
     assert [held.request_id for held in made.waiting] == ["large", "small"]
+
+
+def test_pages_held_by_older_sequences_that_have_no_turn() -> None:
+    """The old one holds the pages but its adapter rotates out; the young one cannot grow and makes way."""
+    made, pool = scheduler(pages=4, distinct_adapters=1)
+    old, young = sequence("old", 20, answer=40), sequence("young", 14, answer=40)
+    old.adapter, young.adapter = (Resident(name, 4, 0, (), (1 + at,)) for at, name in enumerate("ab"))
+    made.submit(old)
+    run(made)
+    made.submit(young)
+    assert [run(made)[0][0] for _ in range(16)] == ["old"] * 16
+    assert [run(made)[0][0] for _ in range(3)] == ["young"] * 3
+    assert (len(old.pages), len(young.pages), pool.free) == (3, 1, 0)
+    assert [run(made)[0][0] for _ in range(23)] == ["old"] * 23
+    assert made.preemptions == 1
+    assert run(made) == [("young", 0, 17, True)]
 
 
 def test_make_room_preempts_the_youngest_first() -> None:
