@@ -3,15 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lorafleet_contracts.admin import Problem
 from lorafleet_contracts.conditions import Condition, ConditionType, Reason, find_condition
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus, Placement, ReplicaCounts, VersionStatus
 from lorafleet_operator.core.admission import refuse_missing_pool
 from lorafleet_operator.core.assessment import Case
 from lorafleet_operator.core.conditions import Draft, Refusal, is_true, settle
 from lorafleet_operator.core.placement import Placed
-from lorafleet_operator.core.problems import does_not_fit, explain, is_transient
-from lorafleet_operator.core.snapshot import Adapter
+from lorafleet_operator.core.problems import does_not_fit, explain, needs_owner
+from lorafleet_operator.core.snapshot import Adapter, Attempt
 from lorafleet_operator.core.verification import Verification
 
 T = ConditionType
@@ -22,13 +21,13 @@ class Observed:
     """What the engines show of one adapter.
 
     `placed`: where the target version belongs; `resident`: usable replicas that answer with it; `serving`: whether any
-    answers with the version that serves; `failing`: the last problem by replica; `usable`: replicas that serve at all.
+    answers with the version that serves; `failing`: failed loads by replica; `usable`: replicas that serve at all.
     """
 
     placed: Placed | None
     resident: frozenset[str]
     serving: bool
-    failing: Mapping[str, Problem]
+    failing: Mapping[str, Attempt]
     usable: int
 
 
@@ -125,10 +124,10 @@ def _decide_placement(case: Case, seen: Observed, verified: Draft, accepted: Dra
     if serves:
         return _Outcome(True, Refusal(Reason.READY, ""), verified, placed, accepted, case.target)
     failures = [seen.failing[name] for name in chosen if name in seen.failing]
-    if len(failures) == len(chosen):
-        why = explain(failures[0], case.adapter.spec is not None and case.adapter.spec.source.digest is not None)
-        lasting = not is_transient(failures[0])
-        ready = False if lasting else None
+    problem = failures[0].problem if len(failures) == len(chosen) else None
+    if problem is not None:
+        why = explain(problem, case.adapter.spec is not None and case.adapter.spec.source.digest is not None)
+        ready = False if needs_owner(failures[0]) else None
         return _Outcome(ready, why, verified, placed, accepted, case.serving, passing=False)
     why = Refusal(Reason.LOADING, "a replica loads the adapter")
     return _Outcome(None, why, verified, placed, accepted, case.serving)

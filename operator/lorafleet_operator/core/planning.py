@@ -141,7 +141,7 @@ def _observe(
         return Observed(None, frozenset(), serving, {}, len(usable))
     key = version_key(uid, target)
     attempts = ((each.name, snapshot.memory.loads.get(load_of(each, uid, target))) for each in usable)
-    failing = {name: each.problem for name, each in attempts if each and each.problem and not each.pending}
+    failing = {name: each for name, each in attempts if each and each.problem and not each.pending}
     return Observed(layout.placed.get(key), frozenset(resident.get(key, ())), serving, failing, len(usable))
 
 

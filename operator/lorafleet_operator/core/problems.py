@@ -17,6 +17,9 @@ TRANSIENT = frozenset(
 )
 """Codes that can pass without the adapter's owner changing the object; all others are the owner's to fix."""
 
+SOURCE_TROUBLES = frozenset({ProblemCode.SOURCE_UNREACHABLE, ProblemCode.NOT_FOUND})
+PATIENCE = 3
+"""From so many failures in a row on, a source that can't be reached is the owner's to look at (tries go on)."""
 FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 60.0
 REFUSED_RETRY_SECONDS = 300.0
@@ -26,6 +29,14 @@ REFUSED_RETRY_SECONDS = 300.0
 def is_transient(problem: Problem) -> bool:
     """Whether trying again may help without anybody changing the object."""
     return problem.code in TRANSIENT
+
+
+def needs_owner(attempt: Attempt) -> bool:
+    """Whether a failed call is a verdict, not a trouble that will most likely pass."""
+    problem = attempt.problem
+    if problem is None:
+        return False
+    return not is_transient(problem) or (problem.code in SOURCE_TROUBLES and attempt.failures >= PATIENCE)
 
 
 def retry_at(attempt: Attempt) -> float:
@@ -65,7 +76,7 @@ def explain(problem: Problem, declared: bool) -> Refusal:
         case ProblemCode.SOURCE_FORBIDDEN:
             return Refusal(Reason.SOURCE_NOT_ALLOWED, f"{said}. Use a source that needs no redirect and stays in place")
         case ProblemCode.SOURCE_UNREACHABLE | ProblemCode.NOT_FOUND:
-            return Refusal(Reason.SOURCE_UNREACHABLE, f"{said}. Trying again")
+            return Refusal(Reason.SOURCE_UNREACHABLE, f"{said}. Check spec.source.uri; trying again")
         case ProblemCode.INVALID_REQUEST:
             return Refusal(Reason.INVALID, f"the engine refuses the request: {said}")
         case _:

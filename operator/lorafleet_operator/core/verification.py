@@ -6,7 +6,7 @@ from lorafleet_contracts.admin import AdapterReport
 from lorafleet_contracts.conditions import Reason
 from lorafleet_contracts.resources.pool import LoraPoolSpec
 from lorafleet_operator.core.conditions import Refusal
-from lorafleet_operator.core.problems import explain, is_transient, retry_at
+from lorafleet_operator.core.problems import explain, needs_owner, retry_at
 from lorafleet_operator.core.snapshot import Adapter, Attempt
 
 
@@ -48,9 +48,9 @@ def verify(adapter: Adapter, spec: LoraPoolSpec, attempt: Attempt | None) -> Ver
         return Verification(due=due)
     declared = adapter.spec is not None and adapter.spec.source.digest is not None
     told = explain(attempt.problem, declared)
-    if is_transient(attempt.problem):
-        return Verification(trouble=told if attempt.failures > 1 else None, due=due)
-    return Verification(refusal=told, due=due)
+    if needs_owner(attempt):
+        return Verification(refusal=told, due=due)
+    return Verification(trouble=told if attempt.failures > 1 else None, due=due)
 
 
 def undeclared(base: str) -> bool:

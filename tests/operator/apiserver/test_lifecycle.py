@@ -179,7 +179,7 @@ async def test_verdicts_name_what_is_wrong(api: KubeApi, team: Team, operator: O
     [event] = (await api.get(EVENTS.path(team.namespace)))["items"]
     assert event["involvedObject"]["uid"] == warned["metadata"]["uid"]
     assert event["message"].startswith("B is zero in layer 3; BaseUndeclared")
-    await team.condition("LoraAdapter", "gone", "Reconciling", "True", "SourceUnreachable")
+    await team.condition("LoraAdapter", "gone", "Stalled", "True", "SourceUnreachable")
     engine.refusals.clear()
     await team.condition("LoraAdapter", "gone", "Ready", "True")
 

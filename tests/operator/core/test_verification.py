@@ -93,6 +93,16 @@ def test_passing_troubles_are_told_from_the_second_time_on(code: ProblemCode) ->
     assert "why" in trouble.message
 
 
+@pytest.mark.parametrize("code", [ProblemCode.SOURCE_UNREACHABLE, ProblemCode.NOT_FOUND])
+def test_a_source_that_stays_away_is_the_owners_to_look_at_and_is_tried_on(code: ProblemCode) -> None:
+    assert judge(failed(code, 2)).refusal is None
+    verification = judge(failed(code, 3))
+    assert verification.refusal is not None
+    assert verification.refusal.reason == Reason.SOURCE_UNREACHABLE
+    assert verification.due == NOW + 4
+    assert judge(failed(ProblemCode.LOADER_BUSY, 30)).refusal is None
+
+
 def test_retries_back_off_up_to_a_minute() -> None:
     waits = [retry_at(failed(ProblemCode.INTERNAL, n)) - NOW for n in (1, 2, 3, 7, 5000)]
     assert waits == [1, 2, 4, LONGEST_RETRY_SECONDS, LONGEST_RETRY_SECONDS]
