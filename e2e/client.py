@@ -15,11 +15,11 @@ class Client:
     key: str = field(repr=False)
     patience: float = 60.0
 
-    def ask(self, model: str, question: str) -> str:
-        """The whole answer to one question. Raises openai.APIError."""
+    def ask(self, model: str, question: str, tokens: int = ANSWER_TOKENS) -> str:
+        """The answer to one question. Raises openai.APIError."""
         with self._open() as api:
             answer = api.chat.completions.create(
-                model=model, messages=[{"role": "user", "content": question}], temperature=0, max_tokens=ANSWER_TOKENS
+                model=model, messages=[{"role": "user", "content": question}], temperature=0, max_tokens=tokens
             )
         return answer.choices[0].message.content or ""
 
@@ -44,10 +44,10 @@ class Client:
         return openai.OpenAI(base_url=f"{self.address}/v1", api_key=self.key, max_retries=0, timeout=self.patience)
 
 
-def refusal(client: Client, model: str, question: str = "What is snow?") -> int:
-    """The HTTP status with which a request is refused; 200 where it is answered."""
+def refusal(client: Client, model: str) -> int:
+    """The HTTP status with which a request is refused; 200 where it is answered. Asks for one token only."""
     try:
-        client.ask(model, question)
+        client.ask(model, "What is snow?", tokens=1)
     except openai.APIStatusError as error:
         return error.status_code
     return 200
