@@ -37,3 +37,15 @@ def holders(fleet: Fleet, adapter: str) -> set[str]:
         for name, state in engine_states(fleet).items()
         if any(each.display and each.display.name == adapter for each in state.versions)
     }
+
+
+def restarts(fleet: Fleet) -> dict[str, int]:
+    """How often every replica's container was restarted."""
+    pods = fleet.list("pods", selector=f"{LABEL_POOL}={POOL}")
+    return {pod["metadata"]["name"]: int(pod["status"]["containerStatuses"][0]["restartCount"]) for pod in pods}
+
+
+def ready_replicas(fleet: Fleet) -> set[str]:
+    """The replicas that are ready."""
+    pods = fleet.list("pods", selector=f"{LABEL_POOL}={POOL}")
+    return {pod["metadata"]["name"] for pod in pods if pod["status"]["containerStatuses"][0]["ready"]}

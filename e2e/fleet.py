@@ -17,6 +17,7 @@ from e2e.cluster.binaries import locate
 from e2e.cluster.commands import run
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.paths import REPOSITORY, find_cache
+from e2e.images.delivery import name_images
 
 RELEASE = "lorafleet"
 NAMESPACE = "lorafleet-system"
@@ -26,7 +27,6 @@ QUICKSTART = REPOSITORY / "examples" / "quickstart"
 KINDS = ("lorapools", "loraadapters", "tenants")
 CRDS = tuple(f"{kind}.lorafleet.io" for kind in KINDS)
 KEY_ID = "e2e"
-TAG = "dev"
 IMAGES = {
     "operator.image": "operator",
     "gateway.image": "gateway",
@@ -112,11 +112,12 @@ class Fleet:
 
 
 def image_values() -> list[str]:
-    """Helm's arguments for the images that `make images` built: in the local cluster, else in REGISTRY."""
-    registry = os.environ.get("REGISTRY") or "localhost"
-    words = ["--set", f"imageTag={TAG}", "--set", f"gateway.envoy.image.tag={TAG}"]
+    """Helm's arguments for the images of this tree, named by their content: what changed is rolled, nothing else."""
+    names = name_images(find_cache())
+    words = []
     for value, image in IMAGES.items():
-        words += ["--set", f"{value}.repository={registry}/lorafleet/{image}"]
+        repository, tag = names[image].rsplit(":", 1)
+        words += ["--set", f"{value}.repository={repository}", "--set", f"{value}.tag={tag}"]
     return words
 
 

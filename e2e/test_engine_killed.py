@@ -9,7 +9,8 @@ import openai
 
 from e2e.assets.styles import UNSEEN, style_of
 from e2e.client import Client
-from e2e.fleet import DEMO, Fleet, Object, holds
+from e2e.engines import ready_replicas, restarts
+from e2e.fleet import DEMO, Fleet, holds
 from e2e.waiting import wait_until
 
 KILL_ALL_BUT_INIT = """
@@ -49,28 +50,14 @@ def traffic(clients: dict[str, Client]) -> Iterator[Counter[str]]:
             thread.join()
 
 
-def engine(fleet: Fleet, name: str) -> Object:
-    pod = fleet.get("pod", name)
-    assert pod
-    return pod
-
-
-def restarts(pod: Object) -> int:
-    return int(pod["status"]["containerStatuses"][0]["restartCount"])
-
-
-def ready(pod: Object) -> bool:
-    return bool(pod["status"]["containerStatuses"][0]["ready"])
-
-
 def test_no_wrong_answer_and_recovery_without_help(fleet: Fleet, acme: Client, globex: Client) -> None:
     victim = "smol-shared-0"
-    before = restarts(engine(fleet, victim))
+    before = restarts(fleet)[victim]
     with traffic({"pirate": acme, "shout": acme, "support": globex}) as outcomes:
         wait_until(lambda: outcomes["right"] >= 3, seconds=60, what="traffic that is answered")
         fleet.kubectl.succeeds("exec", victim, "-n", DEMO, "-c", "engine", "--", "python", "-c", KILL_ALL_BUT_INIT)
-        wait_until(lambda: restarts(engine(fleet, victim)) > before, seconds=30, what="the container restarted")
-        back = wait_until(lambda: ready(engine(fleet, victim)), seconds=120, what="the replica is ready again")
+        wait_until(lambda: restarts(fleet)[victim] > before, seconds=30, what="the container restarted")
+        back = wait_until(lambda: victim in ready_replicas(fleet), seconds=120, what="the replica is ready again")
         answered = outcomes["right"]
         wait_until(lambda: outcomes["right"] >= answered + 6, seconds=60, what="answers after the return")
     print(f"\nready again after {back:.1f} s: {outcomes['right']} right answers, {outcomes['refused']} refused")
