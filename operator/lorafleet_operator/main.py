@@ -56,6 +56,7 @@ class _Process:
     metrics: Metrics
     wakes: Wakes
     watches: Watches
+    watching: asyncio.Task[None]
 
 
 def main() -> int:
@@ -77,12 +78,12 @@ async def run_operator(settings: Settings) -> int:
     async with AsyncExitStack() as stack:
         process = await _warm_up(stack, settings)
         _on_signals(stop)
-        await _first_of(process.watches.wait_synced(), stop.wait())
-        if not stop.is_set():
-            await _first_of(process.lease.acquire(), stop.wait())
-        if stop.is_set():
+        await _first_of(process.watches.wait_synced(), stop.wait(), process.watching)
+        if not stop.is_set() and not process.watching.done():
+            await _first_of(process.lease.acquire(), stop.wait(), process.watching)
+        if stop.is_set() or process.watching.done():
             await process.lease.release()
-            return STOPPED
+            return STOPPED if stop.is_set() else LOST
         return await _lead(process, stop)
 
 
@@ -99,7 +100,7 @@ async def _warm_up(stack: AsyncExitStack, settings: Settings) -> _Process:
     identity = f"{settings.pod_name}_{uuid.uuid4()}"
     installation = Installation(api, settings.namespace, settings.deployment)
     lease = Lease(api, (settings.namespace, settings.lease_name), identity, installation.owners)
-    return _Process(settings, access, api, session, lease, metrics, wakes, watches)
+    return _Process(settings, access, api, session, lease, metrics, wakes, watches, watching)
 
 
 async def _lead(process: _Process, stop: asyncio.Event) -> int:
@@ -143,9 +144,12 @@ async def _run_kopf(process: _Process, keys: "_Keys", holding: "asyncio.Task[Non
     )
     await _first_of(ready.wait(), running)
     _on_signals(stop)  # kopf has put its own handlers in place
-    await _first_of(running, holding, stop.wait(), process.wakes.broken.wait())
+    await _first_of(running, holding, stop.wait(), process.wakes.broken.wait(), process.watching)
     status = STOPPED if stop.is_set() else LOST
-    log.info("ending: %s", "told to" if stop.is_set() else "lease lost" if holding.done() else "kopf or a task ended")
+    log.info(
+        "ending: %s",
+        "told to" if stop.is_set() else "lease lost" if holding.done() else "kopf, the watches or a task ended",
+    )
     ending.set()
     with suppress(TimeoutError):
         async with asyncio.timeout(STOP_SECONDS):

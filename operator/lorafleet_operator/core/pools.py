@@ -24,8 +24,6 @@ STUCK = frozenset(
         "CreateContainerError",
         "RunContainerError",
         "Unschedulable",
-        "Terminated",
-        "Error",
     }
 )
 """Reasons of a pod that does not get on by itself soon."""

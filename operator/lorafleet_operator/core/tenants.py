@@ -110,7 +110,14 @@ def next_expiry(tenants: Sequence[Tenant], now: float) -> float | None:
 
 
 def _expiries(spec: TenantSpec) -> list[float | None]:
-    return [parse_timestamp(key.expires_at) if key.expires_at else None for key in spec.api_keys]
+    return [_expiry(key.expires_at) if key.expires_at else None for key in spec.api_keys]
+
+
+def _expiry(text: str) -> float:
+    try:
+        return parse_timestamp(text)
+    except ValueError:
+        return 0.0  # a time that nobody can read does not keep a key alive
 
 
 def _may_name(adapter: Adapter, namespace: str, namespaces: Labels) -> bool:

@@ -37,7 +37,8 @@ def build_registry(wakes: Wakes, parts: Parts, login: Login) -> kopf.OperatorReg
         await wakes.stop()
 
     @kopf.on.event(GROUP, VERSION, "lorapools", registry=registry)
-    async def pool_event(namespace: str | None, name: str, **_: Any) -> None:
-        wakes.pool_touched((namespace or "", name))
+    async def pool_event(type: str | None, namespace: str | None, name: str, **_: Any) -> None:
+        if type != "MODIFIED":  # our own watch tells real changes from our own status writes
+            wakes.pool_touched((namespace or "", name))
 
     return registry

@@ -58,7 +58,7 @@ class PoolCalls:
     def prune(self, living: Collection[InspectionKey], lives: Collection[tuple[str, str]]) -> None:
         """Forget inspections of other generations than `living` and versions on other (replica, boot id) than `lives`.
 
-        Unloads are also forgotten after a while, since their versions come back only by a new load.
+        What nobody has asked for again in a long while is forgotten, too: its adapter is gone.
         """
         now = self._clock()
         for key in [each for each, attempt in self._inspections.items() if each not in living and not attempt.pending]:
@@ -66,8 +66,7 @@ class PoolCalls:
         for calls in (self._loads, self._unloads):
             for target, attempt in list(calls.items()):
                 dead = (target.replica, target.boot_id) not in lives
-                done = attempt.problem is None and now > attempt.at + FORGET_SECONDS
-                if not attempt.pending and (dead or done):
+                if not attempt.pending and (dead or now > attempt.at + FORGET_SECONDS):
                     del calls[target]
 
     async def close(self) -> None:

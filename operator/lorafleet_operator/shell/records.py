@@ -22,7 +22,7 @@ PoolKey = tuple[str, str]
 
 CRASH_LOOP = "CrashLoopBackOff"
 CRASHES = 3
-"""From so many restarts on, a container that runs without being ready counts as crashing."""
+"""From so many restarts on, a container that is not ready counts as crashing, whatever it does at the moment."""
 _SHOWN_ERRORS = 3
 
 
@@ -169,11 +169,11 @@ def _why_waiting(status: Object) -> tuple[str, str]:
         if waiting := state.get("waiting"):
             reason, told = str(waiting.get("reason", "")), str(waiting.get("message", ""))
             return reason, (words or told) if reason == CRASH_LOOP else told
-        if "terminated" in state:
-            return "Terminated", words or str(ended.get("reason", ""))
         failing = ended.get("exitCode") and container.get("restartCount", 0) >= CRASHES
         if failing and not container.get("ready"):
-            return CRASH_LOOP, words  # running for the moment, between two crashes
+            return CRASH_LOOP, words  # at this moment between two crashes
+        if "terminated" in state:
+            return "Terminated", words or str(ended.get("reason", ""))
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
         return str(scheduled.get("reason", "")), str(scheduled.get("message", ""))

@@ -70,7 +70,9 @@ def test_long_lists_of_missing_names_are_cut() -> None:
     assert "n4 and 4 more" in ready(judge(make_tenant("acme", adapters={"names": names})))[2]
 
 
-@pytest.mark.parametrize(("expiries", "keys"), [((PAST,), 0), ((FUTURE,), 1), ((None, PAST, FUTURE), 2), ((), 0)])
+@pytest.mark.parametrize(
+    ("expiries", "keys"), [((PAST,), 0), (("some day",), 0), ((FUTURE,), 1), ((None, PAST, FUTURE), 2), ((), 0)]
+)
 def test_expired_keys_do_not_count(expiries: tuple[str | None, ...], keys: int) -> None:
     entries = [
         {"id": f"k{index}", "sha256": "0" * 64, **({"expiresAt": expiry} if expiry else {})}

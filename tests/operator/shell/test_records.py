@@ -74,7 +74,8 @@ CRASHED = {"terminated": {"exitCode": 1, "message": "no config.json\n", "reason"
             "ErrImagePull",
             "no route",
         ),
-        ({"containerStatuses": container(state=CRASHED)}, "Terminated", "no config.json"),
+        ({"containerStatuses": container(state=CRASHED, restartCount=0)}, "Terminated", "no config.json"),
+        ({"containerStatuses": container(state=CRASHED)}, "CrashLoopBackOff", "no config.json"),
         (
             {"containerStatuses": container(state={"running": {}}, lastState=CRASHED)},
             "CrashLoopBackOff",
