@@ -1,4 +1,4 @@
-"""The start of the two child processes: `python -m lorafleet_engine.child {loop|loader} FD PARENT LEVEL`.
+"""The start of the child processes: `python -m lorafleet_engine.child {loop|loader|templates} FD PARENT LEVEL`.
 
 Run by server/children.py. LEVEL is the log level, PARENT the api's process id, FD the child's end of a socket pair that
 speaks multiprocessing's Connection framing; the first message is the child's config. A child dies with its parent
@@ -28,6 +28,10 @@ def main(arguments: list[str]) -> None:
         from lorafleet_engine.loader.process import run_loader
 
         run_loader(connection)
+    elif name == "templates":
+        from lorafleet_engine.template_process import run_templates
+
+        run_templates(connection)
     else:
         from lorafleet_engine.loop import run_loop  # torch takes seconds: imported while the base is being fetched
 

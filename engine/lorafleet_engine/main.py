@@ -62,6 +62,8 @@ async def run_engine(settings: Settings) -> None:
             logger.warning("%d requests did not finish in %d s", engine.in_flight, settings.drain_seconds)
         ports.stop()
         await serving
+        if engine.text is not None:
+            await engine.text.runner.close()
     finally:
         for task in (telling, serving, *working):
             task.cancel()

@@ -85,6 +85,25 @@ def test_a_job_whose_loader_dies_runs_again_in_the_next(client: Client, local: E
     assert client.inspect("again", "pvc://models/again").status_code == 200
 
 
+def test_an_adapter_s_endless_chat_template_hurts_nobody_else(client: Client, local: Engine) -> None:
+    assert local.folder is not None
+    folder = make_adapter(local.folder / "volumes/models/endless", AdapterRecipe(14))
+    loops = "".join(f"{{% for i{depth} in range(99999) %}}" for depth in range(3))
+    (folder / "chat_template.jinja").write_text(loops + "{% endfor %}" * 3)
+    version = client.bring("endless", "pvc://models/endless")
+    answers: list[httpx.Response] = []
+    body = {"messages": [{"role": "user", "content": "x"}]}
+    asking = threading.Thread(target=lambda: answers.append(client.post("/v1/chat/completions", version.key, body)))
+    asking.start()
+
+    assert read_for(client, 3) < LONGEST_GAP_SECONDS
+
+    asking.join(60)
+    assert [answer.status_code for answer in answers] == [400]
+    assert client.complete(version.key)["choices"]
+    client.delete("endless", version.digest)
+
+
 def test_a_drained_engine_finishes_what_runs_and_takes_nothing_new(own: Client) -> None:
     with own.streaming("/v1/completions", BASE, own.long_body(300)) as events:
         next(events)

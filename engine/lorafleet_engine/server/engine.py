@@ -17,6 +17,7 @@ from lorafleet_engine.server.loader_client import LoaderClient
 from lorafleet_engine.server.loop_client import LoopClient
 from lorafleet_engine.server.metrics import Metrics
 from lorafleet_engine.server.problems import make_problem, problem_of
+from lorafleet_engine.server.template_runner import TemplateRunner
 from lorafleet_engine.server.templates import ChatTemplates, TemplateError, read_base_template
 from lorafleet_engine.server.tokenizer import BaseTokenizer
 from lorafleet_engine.server.usage import UsageTable
@@ -30,10 +31,11 @@ LAST_RETRY_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class TextTools:
-    """The base model's tokenizer and templates."""
+    """The base model's tokenizer and chat template, and what runs the templates of adapters."""
 
     tokenizer: BaseTokenizer
     templates: ChatTemplates
+    runner: TemplateRunner
 
 
 class Engine:
@@ -99,7 +101,7 @@ class Engine:
             except (OSError, ValueError, TemplateError) as error:
                 self._show_base_problem(make_problem(ProblemCode.INTERNAL, f"the base model's text files: {error}"))
             else:
-                self.versions.templates = self.text.templates
+                self.versions.runner = self.text.runner
                 logger.info("the base model is in %s (%s)", fetched.model_dir, fetched.digest or "not hashed")
                 self.base_digest, self.base_problem = fetched.digest or None, None
                 self.changes.bump()
@@ -118,4 +120,5 @@ class Engine:
 
 def _load_text_tools(model_dir: Path) -> TextTools:
     tokenizer = BaseTokenizer.load(model_dir)
-    return TextTools(tokenizer, ChatTemplates(read_base_template(model_dir), tokenizer.special_tokens))
+    special = tokenizer.special_tokens
+    return TextTools(tokenizer, ChatTemplates(read_base_template(model_dir), special), TemplateRunner(special))

@@ -21,7 +21,8 @@ async def chat_prompt(request: ChatRequest, tools: TextTools, version: Version |
     messages = [message.for_template() for message in request.messages]
     own = None if version is None else version.template
     try:
-        text = tools.templates.render(messages, own)
+        # An adapter's template is its owner's code and runs apart; the base's is the pool owner's.
+        text = tools.templates.render(messages) if own is None else await tools.runner.render(own, messages)
     except TemplateError as error:
         raise invalid(str(error), "messages") from error
     return await encode(text, tools, add_special_tokens=False)

@@ -1,4 +1,4 @@
-"""Renders chat messages into a prompt with the base's chat template or an adapter's own. Used by prompts.py.
+"""Renders chat messages into a prompt with a chat template. Used by prompts.py (the base's) and template_process.py.
 
 Templates are foreign code: they run in jinja's immutable sandbox, with nothing but the messages and token names.
 """
@@ -33,7 +33,7 @@ class ChatTemplates:
         except jinja2.TemplateError as error:
             raise TemplateError(f"the chat template cannot be read: {error}") from error
 
-    def render(self, messages: list[dict[str, Any]], own: jinja2.Template | None) -> str:
+    def render(self, messages: list[dict[str, Any]], own: jinja2.Template | None = None) -> str:
         """The prompt for an answer to `messages`; `own` goes before the base's template. Raises TemplateError."""
         template = own or self._base
         if template is None:

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-import jinja2
-
 from lorafleet_contracts.admin import Display, Problem, ProblemCode, Tier, VersionPhase, VersionRequest, VersionState
 from lorafleet_contracts.names import version_key
 from lorafleet_engine.errors import JobError
@@ -23,7 +21,8 @@ from lorafleet_engine.server.loader_client import LoaderClient
 from lorafleet_engine.server.loop_client import LoopClient
 from lorafleet_engine.server.metrics import Metrics
 from lorafleet_engine.server.problems import make_problem, problem_of
-from lorafleet_engine.server.templates import ChatTemplates, TemplateError
+from lorafleet_engine.server.template_runner import TemplateRunner
+from lorafleet_engine.server.templates import TemplateError
 
 logger = logging.getLogger(__name__)
 PutOutcome = Literal["present", "loaded", "fetching"]
@@ -46,7 +45,7 @@ class Version:
     problem: Problem | None = None
     problem_reported: bool = False
     unwanted: bool = False
-    template: jinja2.Template | None = None
+    template: str | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -81,7 +80,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """The two processes that a version passes through, and the templates its own chat template is checked by."""
+    """The two processes that a version passes through."""
 
     loader: LoaderClient
     loop: LoopClient
@@ -96,7 +95,7 @@ class Versions:
         self._metrics = metrics
         self._versions: dict[str, Version] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.templates: ChatTemplates | None = None
+        self.runner: TemplateRunner | None = None
 
     def put(self, uid: str, digest: str, request: VersionRequest) -> Version:
         """Have this version on the device, starting what is needed. A failed one starts over once it was reported."""
@@ -168,7 +167,7 @@ class Versions:
 
     async def _load(self, version: Version, packed: Packed) -> None:
         version.rank, version.bytes, version.tier = packed.facts.rank, packed.facts.bytes, Tier.HOST
-        version.template = self._compile(packed.chat_template)
+        version.template = await self._check_template(packed.chat_template)
         self._mark(version, VersionPhase.LOADING)
         with self._metrics.time_load("load", "host"):
             result = await self._workers.loop.load(version.key, packed.blob)
@@ -181,11 +180,12 @@ class Versions:
         self._mark(version, VersionPhase.RESIDENT)
         logger.info("%s is resident: rank %d, %d bytes", version.key, version.rank, version.bytes)
 
-    def _compile(self, source: str | None) -> jinja2.Template | None:
-        if source is None or self.templates is None:
+    async def _check_template(self, source: str | None) -> str | None:
+        if source is None or self.runner is None:
             return None
         try:
-            return self.templates.compile(source)
+            await self.runner.check(source)
+            return source
         except TemplateError as error:
             raise JobError(ProblemCode.UNSUPPORTED_ADAPTER, str(error), (str(error),)) from error
 

@@ -13,7 +13,7 @@ def test_the_base_template_is_used_without_an_own_one() -> None:
         "{{ bos_token }}{{ messages[0].content }}{% if add_generation_prompt %}>{% endif %}", {"bos_token": "<s>"}
     )
 
-    assert templates.render(HELLO, None) == "<s>hi>"
+    assert templates.render(HELLO) == "<s>hi>"
 
 
 def test_an_own_template_goes_before_the_base_s() -> None:
@@ -24,7 +24,7 @@ def test_an_own_template_goes_before_the_base_s() -> None:
 
 def test_without_any_template_messages_are_refused() -> None:
     with pytest.raises(TemplateError, match="/v1/completions"):
-        ChatTemplates(None, {}).render(HELLO, None)
+        ChatTemplates(None, {}).render(HELLO)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_what_a_template_may_not_do_is_refused(source: str) -> None:
     templates = ChatTemplates(source, {})
 
     with pytest.raises(TemplateError, match="refuses these messages"):
-        templates.render(HELLO, None)
+        templates.render(HELLO)
 
 
 def test_a_broken_template_is_refused_when_read() -> None:
