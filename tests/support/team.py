@@ -40,7 +40,7 @@ def install_crds(apiserver: ApiServer) -> None:
     subprocess.run([*kubectl, "wait", "--for=condition=Established", *names], check=True, capture_output=True)
 
 
-async def eventually(ask: Callable[[], Awaitable[T | None]], seconds: float = 20.0, what: str = "") -> T:
+async def eventually(ask: Callable[[], Awaitable[T | None]], seconds: float = 45.0, what: str = "") -> T:
     """Ask until the answer is truthy."""
     end = time.monotonic() + seconds
     while True:

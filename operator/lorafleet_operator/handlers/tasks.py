@@ -22,7 +22,7 @@ DEBOUNCE_SECONDS = 0.2
 RESYNC_SECONDS = 60.0
 LONGEST_BACKOFF_SECONDS = 60.0
 PLAN_SECONDS = 60.0
-CONTACT_SECONDS = 5.0
+CONTACT_SECONDS = 10.0
 """How long a first plan waits for the engines' states, so that no verdict rests on not having asked yet."""
 
 Round = Callable[[], Awaitable[float | None]]

@@ -59,7 +59,7 @@ def pod_at(ip: str) -> PodRecord:
     return PodRecord("smol-shared-0", "pod-uid", ("demo", "smol"), ip, True, False, "rev", "", "")
 
 
-async def until(holds: object, seconds: float = 5.0) -> None:
+async def until(holds: object, seconds: float = 20.0) -> None:
     """Wait until a callable is true."""
     async with asyncio.timeout(seconds):
         while not holds():  # type: ignore[operator]  # noqa: ASYNC110
