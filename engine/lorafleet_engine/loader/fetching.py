@@ -45,7 +45,7 @@ def fetch_base(source: Folder, target: Path, limit: int) -> str:
     shas = _fetch_small(source, target, (MODEL_CONFIG, CHAT_TEMPLATE, GENERATION_CONFIG, *TOKENIZER_FILES[1:]))
     sha = source.fetch(TOKENIZER, target / TOKENIZER, TOKENIZER_BYTES)
     if sha is None:
-        raise JobError(ProblemCode.SOURCE_UNREACHABLE, f"the base model has no {TOKENIZER}")
+        raise JobError(ProblemCode.SOURCE_UNREACHABLE, f"the base model has no {TOKENIZER} ({source.absence})")
     shas[TOKENIZER] = sha
     shas |= _fetch_weights(source, target, (MODEL_WEIGHTS, MODEL_INDEX), limit)
     return _digest(base_files, target, shas)
@@ -76,7 +76,7 @@ def _fetch_small(source: Folder, target: Path, names: tuple[str, ...]) -> dict[s
         if sha is not None:
             shas[name] = sha
         elif name == names[0]:
-            raise JobError(ProblemCode.SOURCE_UNREACHABLE, f"the source has no {name}")
+            raise JobError(ProblemCode.SOURCE_UNREACHABLE, f"the source has no {name} ({source.absence})")
     return shas
 
 

@@ -24,7 +24,9 @@ TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 
 
 class Folder(Protocol):
-    """Where files are fetched from."""
+    """Where files are fetched from. `absence` is how this kind of source says that a file is not there."""
+
+    absence: str
 
     def fetch(self, name: str, target: Path, limit: int) -> str | None:
         """Write file `name` to `target`; return its SHA-256 in hex, None when there is none. Raises JobError."""
@@ -47,6 +49,8 @@ def open_folder(uri: str, volumes_dir: Path) -> Folder:
 
 class LocalFolder:
     """A folder on a mounted volume. Everything read from it lies under `root`, whatever links say."""
+
+    absence = "no such file"
 
     def __init__(self, root: Path, below: str) -> None:
         self._root = Path(os.path.realpath(root))
@@ -96,6 +100,8 @@ class LocalFolder:
 
 class HttpFolder:
     """A folder behind an HTTP server: one GET a file, no listing."""
+
+    absence = "HTTP 404"
 
     def __init__(self, uri: str) -> None:
         self._uri = uri.rstrip("/") + "/"
