@@ -118,7 +118,8 @@ def stop(engine: Engine, seconds: float = 30.0) -> int:
 
 
 def _environment(folder: Path, base_uri: str, ports: list[int]) -> dict[str, str]:
-    shelves = os.pathsep.join(str(ROOT / shelf) for shelf in ("contracts", "engine"))
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    shelves = os.pathsep.join([*(str(ROOT / shelf) for shelf in ("contracts", "engine")), *filter(None, given)])
     return os.environ | {
         "PYTHONPATH": shelves,
         "OMP_NUM_THREADS": "1",
