@@ -36,7 +36,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         return
     folder = tmp_path_factory.mktemp("engine")
     make_model(folder / "volumes" / "models" / "tiny")
-    with running_engine(folder, "pvc://models/tiny", DEVICE=os.environ.get(f"{PREFIX}DEVICE", "cpu")) as started:
+    with running_engine(folder, "pvc://models/tiny") as started:
         wait_ready(started)
         yield started
 

@@ -149,6 +149,8 @@ def test_what_cannot_be_served_is_refused(
 def test_what_does_not_fit_says_how_much_is_missing(client: Client, local: Engine) -> None:
     assert local.folder is not None
     memory = client.state()["memory"]
+    if memory["adapters"] > 1 << 28:
+        pytest.skip("this device takes more than a test can make")
     loaded, response = [], None
     for number in range(1, 40):
         folder = make_adapter(local.folder / f"volumes/models/big-{number}", AdapterRecipe(number, rank=1024))

@@ -125,6 +125,7 @@ def _environment(folder: Path, base_uri: str, ports: list[int]) -> dict[str, str
         "OMP_NUM_THREADS": "1",
         "LORAFLEET_BASE_NAME": "tiny",
         "LORAFLEET_BASE_URI": base_uri,
+        "LORAFLEET_DEVICE": os.environ.get("LORAFLEET_CONFORMANCE_DEVICE", "cpu"),
         "LORAFLEET_BIND": "127.0.0.1",
         "LORAFLEET_SERVING_PORT": str(ports[0]),
         "LORAFLEET_STATE_PORT": str(ports[1]),
