@@ -58,10 +58,19 @@ def test_top_p_looks_past_the_first_candidates() -> None:
 
 
 def test_seed_and_position_decide_whatever_the_neighbours() -> None:
-    rows = torch.randn(6, 50, generator=torch.Generator().manual_seed(1))
-    draws = [draw(seed, tokens=tuple(range(seed)), prompt=0) for seed in range(6)]
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"top_k": 7},
+        {"temperature": 0},
+        {"top_p": 0.8, "logprobs": 2},
+        {"repetition_penalty": 1.5, "min_p": 0.05},
+        {"temperature": 0, "presence_penalty": 1.0, "logprobs": 0},
+        {"top_k": 20, "top_p": 0.5, "temperature": 2.0},
+    ]
+    rows = torch.randn(28, 3000, generator=torch.Generator().manual_seed(1))
+    draws = [draw(seed, tokens=tuple(range(seed)), prompt=0, **kinds[seed % 7]) for seed in range(28)]
     together = sample(rows, draws)
-    alone = [sample(rows[number : number + 1], [draws[number]])[0] for number in range(6)]
+    alone = [sample(rows[number : number + 1], [draws[number]])[0] for number in range(28)]
     assert together == alone
     assert sample(rows[::2], draws[::2]) == together[::2]
 
