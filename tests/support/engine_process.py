@@ -136,6 +136,7 @@ def _environment(folder: Path, base_uri: str, ports: list[int]) -> dict[str, str
         "LORAFLEET_HOST_CACHE_DIR": str(folder / "host"),
         "LORAFLEET_HOST_CACHE_BYTES": str(64 << 20),
         "LORAFLEET_MEMORY_BYTES": str(384 << 20),
+        "LORAFLEET_GPU_UTILIZATION_PERCENT": "20",
         "LORAFLEET_MAX_MODEL_LEN": "8192",
         "LORAFLEET_CPU_THREADS": "1",
     }
