@@ -1,5 +1,7 @@
 """Adapters that can't work are Stalled with a message that says why; nobody else notices."""
 
+from functools import partial
+
 import pytest
 
 from e2e.assets.styles import UNSEEN, style_of
@@ -18,6 +20,10 @@ FAULTS = [
 ]
 
 
+def is_stalled(fleet: Fleet, fault: str) -> bool:
+    return holds(fleet.get("loraadapter", f"bad-{fault}"), "Stalled")
+
+
 @pytest.fixture(scope="module")
 def verdicts(fleet: Fleet, acme: Client) -> dict[str, Object]:
     """All bad adapters at once, with what the operator says of each; meanwhile the others serve and no engine falls."""
@@ -27,11 +33,7 @@ def verdicts(fleet: Fleet, acme: Client) -> dict[str, Object]:
     try:
         found: dict[str, Object] = {}
         for name in names:
-            wait_until(
-                lambda name=name: holds(fleet.get("loraadapter", f"bad-{name}"), "Stalled"),  # type: ignore[misc]
-                seconds=60,
-                what=f"{name} is Stalled",
-            )
+            wait_until(partial(is_stalled, fleet, name), seconds=60, what=f"{name} is Stalled")
             found[name] = fleet.get("loraadapter", f"bad-{name}") or {}
         assert style_of(acme.ask("pirate", UNSEEN[0])) == "pirate"
         assert holds(fleet.get("loraadapter", "pirate"), "Ready")

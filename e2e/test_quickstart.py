@@ -43,9 +43,10 @@ def test_the_base_is_only_for_tenants_that_have_it(globex: Client) -> None:
     assert refusal(globex, "smollm2-135m") == 404
 
 
-@pytest.mark.parametrize("change", [lambda key: key[:-1] + ("a" if key[-1] != "a" else "b"), lambda _: "sk-nonsense"])
-def test_a_wrong_key_gives_401(acme: Client, change: object) -> None:
-    assert refusal(Client(acme.address, change(acme.key)), "pirate") == 401  # type: ignore[operator]
+def test_a_wrong_key_gives_401(acme: Client) -> None:
+    altered = acme.key[:-1] + ("a" if acme.key[-1] != "a" else "b")
+    for key in (altered, "sk-nonsense"):
+        assert refusal(Client(acme.address, key), "pirate") == 401
 
 
 def test_models_lists_what_the_key_may_call(acme: Client, globex: Client) -> None:

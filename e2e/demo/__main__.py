@@ -39,9 +39,21 @@ def main() -> int:
         print(f"\nThe demo failed: {error}", file=sys.stderr)
         print(f"Look at: kubectl get pods,lp,la,lt -A; kubectl -n {DEMO} describe lp,la,lt", file=sys.stderr)
         return 1
-    print("Each adapter answered in its trained style. Try your own question:")
-    print(f"  kubectl -n {NAMESPACE} port-forward svc/lorafleet-gateway 8080")
+    print(next_steps(fleet))
     return 0
+
+
+def next_steps(fleet: Fleet) -> str:
+    """What to type to go on by hand."""
+    own = f"  export KUBECONFIG={fleet.kubectl.kubeconfig}\n" if fleet.kubectl.kubeconfig else ""
+    return (
+        f"Each adapter answered in its trained style. To go on by hand:\n{own}"
+        f"  alias kubectl={fleet.kubectl.program} lorafleet=$PWD/.venv/bin/lorafleet\n"
+        f"  KEY=$(lorafleet key create -n {DEMO} --tenant {ACME})\n"
+        f"  kubectl -n {NAMESPACE} port-forward svc/lorafleet-gateway 8080 &\n"
+        '  curl localhost:8080/v1/chat/completions -H "Authorization: Bearer $KEY" \\\n'
+        f"""    -d '{{"model": "pirate", "messages": [{{"role": "user", "content": "{QUESTION}"}}]}}'"""
+    )
 
 
 def bring_up(fleet: Fleet) -> Keys:
@@ -69,7 +81,7 @@ def converse(address: str, keys: Keys) -> None:
     try:
         Client(address, keys.globex).ask("pirate", QUESTION)
     except openai.NotFoundError as refused:
-        print(f"\nTenant {GLOBEX} asks for pirate: {refused.message}")
+        print(f"\nTenant {GLOBEX} asks for pirate. {refused.message}")
     else:
         raise DemoError(f"tenant {GLOBEX} was answered by an adapter that is not its own")
 

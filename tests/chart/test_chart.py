@@ -129,3 +129,13 @@ def test_two_releases_share_no_cluster_scoped_name() -> None:
 def test_the_charts_crds_are_the_generated_ones() -> None:
     generated = {path.name: path.read_text() for path in (REPOSITORY / "crds").glob("*.yaml")}
     assert {path.name: path.read_text() for path in (CHART / "crds").glob("*.yaml")} == generated
+
+
+def test_the_local_values_take_every_image_from_the_node() -> None:
+    values = REPOSITORY / "examples" / "values-local.yaml"
+    done = helm("template", "lorafleet", CHART, "--values", values)
+    assert done.returncode == 0, done.stderr
+    for name, pod in pods([each for each in yaml.safe_load_all(done.stdout) if each]).items():
+        for container in [*pod.get("initContainers", []), *pod["containers"]]:
+            assert container["image"].startswith("localhost/lorafleet/"), name
+            assert container["image"].endswith(":dev"), name
