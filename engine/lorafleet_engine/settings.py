@@ -131,6 +131,8 @@ def cpu_quota(cgroup: Path) -> int:
     """Whole CPUs that this container may use, at least 1."""
     cores = len(os.sched_getaffinity(0))
     quota, _, period = _read(cgroup / "cpu.max").partition(" ")
+    if not period:  # cgroup v1; -1 means no quota there
+        quota, period = _read(cgroup / "cpu/cpu.cfs_quota_us"), _read(cgroup / "cpu/cpu.cfs_period_us")
     if quota.isdecimal() and period.isdecimal():
         cores = min(cores, int(quota) // int(period))
     return max(cores, 1)

@@ -40,6 +40,18 @@ def test_threads_follow_the_quota(tmp_path: Path, quota: str, threads: int | Non
     assert found == threads if threads else found >= 1
 
 
+def test_limits_of_cgroup_v1(tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text(f"{3 * GIB}\n")
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("100000\n")
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+
+    settings = load_settings(BASE, tmp_path)
+
+    assert (settings.memory_bytes, settings.cpu_threads) == (2 * GIB - INTERPRETER_RESERVE_BYTES, 1)
+
+
 @pytest.mark.parametrize(
     ("change", "name"),
     [
