@@ -11,9 +11,6 @@ import yaml
 from e2e.cluster.apiserver import ApiServer
 from e2e.cluster.binaries import locate
 from e2e.cluster.paths import REPOSITORY, find_cache
-from tests.support.apiserver import apiserver
-
-__all__ = ["apiserver"]
 
 CHART = REPOSITORY / "charts" / "lorafleet"
 Render = Callable[..., list[dict[str, Any]]]

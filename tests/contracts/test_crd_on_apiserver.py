@@ -35,6 +35,8 @@ async def api(apiserver: ApiServer) -> AsyncIterator[KubeApi]:
         for kind in KINDS:
             await established(connected, f"{kind.plural}.lorafleet.io")
         yield connected
+        for kind in KINDS:
+            await connected.request("DELETE", f"{GROUP}/{kind.plural}")
 
 
 async def established(api: KubeApi, name: str) -> None:

@@ -1,4 +1,4 @@
-"""A real, empty API server for a test session; tests of contracts and operator import the fixture into a conftest.
+"""A real, empty API server for a test session; tests/conftest.py offers the fixture to all tests.
 
 Fakes nothing. Its programs must be built before (`python3 -m e2e.cluster binaries etcd kube-apiserver`).
 """

@@ -7,11 +7,8 @@ import pytest
 from e2e.cluster.apiserver import ApiServer
 from lorafleet_kube.access import load_access
 from lorafleet_kube.api import KubeApi, connect
-from tests.support.apiserver import apiserver
 from tests.support.operator_process import OperatorProcess
 from tests.support.team import Team, install_crds, make_team
-
-__all__ = ["apiserver"]
 
 
 @pytest.fixture(scope="session")
