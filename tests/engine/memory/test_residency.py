@@ -123,6 +123,7 @@ class VersionsAddUp(RuleBasedStateMachine):
         rows = [row for version in versions for row in version.rows]
         assert len(set(rows)) == len(rows)
         assert all(0 < row < ROWS for row in rows)
+        self.held.check(0, 0, ROWS - 1 - len(rows))
         assert len({version.owner for version in versions}) == len(versions)
         assert all(version in versions for version in self.users)
         assert all(version.requests == self.users.count(version) for version in versions)
