@@ -93,9 +93,9 @@ class Fleet:
         """Merge into an object's spec; None removes a field."""
         self.kubectl.run("patch", kind, name, "-n", namespace, "--type=merge", "-p", json.dumps({"spec": spec}))
 
-    def delete(self, kind: str, name: str, namespace: str = DEMO, *words: str) -> None:
-        """Delete one object; no error where there is none."""
-        self.kubectl.run("delete", kind, name, "-n", namespace, "--ignore-not-found", *words)
+    def delete(self, kind: str, name: str, namespace: str = DEMO) -> None:
+        """Delete one object and wait until it is gone; no error where there is none."""
+        self.kubectl.run("delete", kind, name, "-n", namespace, "--ignore-not-found")
 
     def wait_ready(self, namespace: str = DEMO, seconds: int = 240) -> None:
         """`kubectl wait --for=condition=Ready` on all three kinds."""

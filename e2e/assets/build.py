@@ -16,7 +16,7 @@ from pathlib import Path
 
 from e2e.assets import locate
 
-MAX_WORKERS = 4  # each training holds about 1.5 GB
+MAX_WORKERS = 2  # each training holds about 2.5 GB
 
 
 def main() -> None:
