@@ -5,14 +5,18 @@ Used by peft.py. Torch-free.
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import regex
+
 from lorafleet_contracts.capacity import PROJECTIONS
 from lorafleet_engine.errors import BrokenAdapterError, UnsupportedAdapterError
+
+MATCH_SECONDS = 0.2
+"""A pattern comes from whoever made the adapter: one that backtracks for longer on a module's path is refused."""
 
 MERGING_INITS = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Initialisations that change the base weights, so that the adapter alone does not say what was trained."""
@@ -76,20 +80,28 @@ class LoraSettings:
         if self.layers is None:
             return True
         patterns = [rf"(?:^|.*?\.){pattern}\.(\d+)\." for pattern in self.layers_pattern] or [r".*?\.[^.]*\.(\d+)\."]
-        found = next((match for pattern in patterns if (match := re.match(pattern, path))), None)
+        found = next((match for pattern in patterns if (match := _match(pattern, path))), None)
         return found is not None and int(found[1]) in self.layers
 
 
 def matching_key(pattern: Iterable[str], path: str) -> str | None:
     """The first key that names the module: a regular expression for its whole path or the end of it after a dot."""
-    return next((key for key in pattern if re.match(rf"(.*\.)?({key})$", path)), None)
+    return next((key for key in pattern if _match(rf"(.*\.)?({key})$", path)), None)
 
 
 def _named(names: str | tuple[str, ...], path: str) -> bool:
     """A string is a regular expression for the whole path; a list names paths or their ends."""
     if isinstance(names, str):
-        return bool(names) and re.fullmatch(names, path) is not None
+        return bool(names) and _match(rf"(?:{names})\Z", path) is not None
     return any(path == name or path.endswith(f".{name}") for name in names)
+
+
+def _match(pattern: str, path: str) -> "regex.Match[str] | None":
+    """`re.match` with a limit on its time. Raises UnsupportedAdapterError past it."""
+    try:
+        return regex.match(pattern, path, timeout=MATCH_SECONDS)
+    except TimeoutError:
+        raise UnsupportedAdapterError([f"the pattern {pattern!r} takes too long to match; simplify it"]) from None
 
 
 def read_settings(adapter_dir: Path) -> LoraSettings:
@@ -100,7 +112,7 @@ def read_settings(adapter_dir: Path) -> LoraSettings:
             raise ValueError("it is not a JSON object")
         reasons = _unsupported(raw)
         settings = _parse(raw)
-    except (OSError, ValueError, KeyError, TypeError, re.error) as error:
+    except (OSError, ValueError, KeyError, TypeError, regex.error) as error:
         raise BrokenAdapterError([f"adapter_config.json cannot be used: {type(error).__name__}: {error}"]) from error
     if reasons:
         raise UnsupportedAdapterError(reasons)
@@ -115,7 +127,7 @@ def _parse(raw: dict[str, Any]) -> LoraSettings:
     rank_pattern: dict[str, int] = dict(raw.get("rank_pattern") or {})
     alpha_pattern: dict[str, float] = dict(raw.get("alpha_pattern") or {})
     for name in (*rank_pattern, *alpha_pattern):
-        re.compile(name)
+        regex.compile(name)
     ranks = (raw["r"], *rank_pattern.values())
     if not all(isinstance(rank, int) and rank > 0 for rank in ranks):
         raise ValueError(f"ranks must be positive integers, not {ranks}")
@@ -136,7 +148,7 @@ def _parse(raw: dict[str, Any]) -> LoraSettings:
 def _names(value: str | list[str] | None) -> str | tuple[str, ...]:
     if isinstance(value, str):
         if value != "all-linear":
-            re.compile(value)
+            regex.compile(value)
         return value
     return tuple(value or ())
 

@@ -164,3 +164,13 @@ def test_another_base_is_refused(tiny: Callable[[str], TinyModel], shape: ModelS
 def test_demo_of_an_empty_folder(tmp_path: Path, shape: ModelShape) -> None:
     with pytest.raises(BrokenAdapterError):
         inspect_adapter(tmp_path, shape, 4)
+
+
+@pytest.mark.parametrize("field", ["target_modules", "exclude_modules", "rank_pattern", "alpha_pattern"])
+def test_a_pattern_that_backtracks_for_ever_is_refused(
+    copy_of: Callable[[str], Spoilable], shape: ModelShape, field: str
+) -> None:
+    endless = r"(?P<all>" + ".*" * 12 + r")(?=(?P=all).)[A-Z]"
+    value = {endless: 8} if field.endswith("pattern") else endless
+    with pytest.raises(UnsupportedAdapterError, match="takes too long"):
+        inspect_adapter(copy_of("all-r8").config(**{field: value}).directory, shape, 2)
