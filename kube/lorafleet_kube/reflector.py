@@ -80,6 +80,7 @@ class Reflector(Generic[T]):
         """Watch for ever, across broken connections, expired versions and restarts of the server. Cancel to stop."""
         delay = FIRST_DELAY_SECONDS
         while True:
+            contacted = self.contacted_at
             try:
                 await (self._list() if self._version is None else self._follow())
                 delay = FIRST_DELAY_SECONDS
@@ -88,7 +89,11 @@ class Reflector(Generic[T]):
                     self._version = None
                 log.warning("watch of %s refused: %s", self._collection.path, error)
             except UnreachableError as error:
-                log.warning("watch of %s broke: %s", self._collection.path, error)
+                # A stream that had said something just went quiet or was cut: no news. One that never spoke is.
+                level = logging.WARNING if self.contacted_at == contacted else logging.INFO
+                log.log(level, "watch of %s broke: %s", self._collection.path, error)
+            if self.contacted_at != contacted and self._version is not None:
+                delay = FIRST_DELAY_SECONDS
             await asyncio.sleep(delay * (0.5 + random.random()))
             delay = min(delay * 2, MAX_DELAY_SECONDS)
 

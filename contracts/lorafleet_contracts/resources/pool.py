@@ -48,7 +48,10 @@ class BaseModelSpec(Resource):
 
 
 class EngineMemory(Resource):
-    """Memory of one replica. `hostCache` is shared memory for packed adapters, `diskCache` the verified files."""
+    """Memory of one replica: `hostCache` is shared memory for packed adapters, `diskCache` verified files on disk.
+
+    The pod may take twice `diskCache` of ephemeral storage: downloads lie beside the cache until they are verified.
+    """
 
     gpu_utilization_percent: Annotated[int, Field(ge=10, le=98)] = 92
     host_cache: Quantity = "1Gi"

@@ -134,8 +134,10 @@ def _environment(spec: LoraPoolSpec) -> list[dict[str, str]]:
 
 def _volumes(pool: Meta, spec: LoraPoolSpec) -> list[dict[str, Any]]:
     memory = spec.engine.memory
+    # Downloads lie beside the cache until they are verified: without room for both, the kubelet would evict the pod.
+    disk = str(2 * parse_bytes(memory.disk_cache))
     return [
-        {"name": "lorafleet-cache", "emptyDir": {"sizeLimit": memory.disk_cache}},
+        {"name": "lorafleet-cache", "emptyDir": {"sizeLimit": disk}},
         {"name": "lorafleet-shm", "emptyDir": {"medium": "Memory", "sizeLimit": memory.host_cache}},
         {"name": "lorafleet-tmp", "emptyDir": {}},
         {"name": "lorafleet-tokens", "secret": {"secretName": tokens_name(pool.name)}},
