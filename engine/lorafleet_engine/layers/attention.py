@@ -4,32 +4,25 @@ from dataclasses import dataclass
 
 import torch
 
-from lorafleet_engine.kernels.attention.reference import attend_decode, attend_prefill, store
-from lorafleet_engine.kernels.rope.reference import rotate
+from lorafleet_engine.kernels.attention import attend_decode, attend_prefill
+from lorafleet_engine.kernels.rope import Heads, rotate_and_store
 from lorafleet_engine.layers.batch import ForwardBatch
 from lorafleet_engine.layers.linear import ProjectionGroup
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """q, k and v as one group, then o. heads and kv_heads count heads of `dim`."""
+    """q, k and v as one group, then o."""
 
     qkv: ProjectionGroup
     output: ProjectionGroup
     layer: int
-    heads: int
-    kv_heads: int
-    dim: int
+    heads: Heads
 
     def __call__(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """x [T, hidden] -> [T, hidden]; stores the tokens' keys and values first."""
-        tokens, rotated = x.shape[0], self.heads + self.kv_heads
-        qkv = self.qkv(x, batch.lora).view(tokens, rotated + self.kv_heads, self.dim)
-        query_key = rotate(qkv[:, :rotated], batch.cos, batch.sin)
-        query = query_key[:, : self.heads]
         keys, values = batch.cache_of(self.layer)
-        store(keys, batch.slots, query_key[:, self.heads :].reshape(tokens, -1))
-        store(values, batch.slots, qkv[:, rotated:].reshape(tokens, -1))
+        query = rotate_and_store(self.qkv(x, batch.lora), self.heads, batch.new, keys, values)
         return self.output(self._attend(query, keys, values, batch), batch.lora)
 
     def _attend(
@@ -37,7 +30,7 @@ class Attention:
     ) -> torch.Tensor:
         parts = []
         if batch.decodes:
-            parts.append(attend_decode(query[: batch.decodes], keys, values, batch.index, batch.bias))
+            parts.append(attend_decode(query[: batch.decodes], keys, values, batch.contexts))
         for segment in batch.segments:
             chunk = query[segment.start : segment.start + segment.count]
             parts.append(attend_prefill(chunk, keys, values, segment.index, segment.bias))

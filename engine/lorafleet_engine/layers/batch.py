@@ -7,14 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-
-@dataclass(frozen=True, slots=True)
-class LoraBatch:
-    """The step's adapters. index[group] is [layers, n] granule numbers in the order kernels/lora wants; mask [T, R]."""
-
-    pool: torch.Tensor
-    index: tuple[torch.Tensor, ...]
-    mask: torch.Tensor
+from lorafleet_engine.kernels.attention import DecodeContexts
+from lorafleet_engine.kernels.lora import LoraRows
+from lorafleet_engine.kernels.rope import NewTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +26,20 @@ class Segment:
 class ForwardBatch:
     """One step's inputs.
 
-    tokens, positions, slots [T]; cos and sin [T, 1, dim / 2]; index and bias describe the decodes' contexts
-    ([D, C], [D, 1, 1, C]); samples [S] are the rows whose logits are wanted; cache [rows, kv_heads * dim] is the pool
-    seen as rows of the KV cache, `layer_rows` the distance between two layers in it (K rows, then V rows).
+    tokens [T]; `new` says where they stand and are stored; `contexts` are those of the decodes; samples [S] are the
+    rows whose logits are wanted; cache [rows, kv_heads * dim] is the pool seen as rows of the KV cache, `layer_rows`
+    the distance between two layers in it (K rows, then V rows).
     """
 
     tokens: torch.Tensor
-    slots: torch.Tensor
-    cos: torch.Tensor
-    sin: torch.Tensor
+    new: NewTokens
     decodes: int
-    index: torch.Tensor
-    bias: torch.Tensor
+    contexts: DecodeContexts
     segments: tuple[Segment, ...]
     samples: torch.Tensor
     cache: torch.Tensor
     layer_rows: int
-    lora: LoraBatch | None
+    lora: LoraRows | None
 
     def cache_of(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the layer's views (keys, values) of the cache: the same row number means the same token in each."""

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from lorafleet_engine.kernels.lora.reference import apply_lora
-from lorafleet_engine.layers.batch import LoraBatch
+from lorafleet_engine.kernels.lora import LoraRows, apply_lora
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectionGroup:
     """Projections stacked along their outputs: weight [sum(widths), K], bias or None.
 
-    `layer` and `group` say which index of a LoraBatch belongs to it.
+    `layer` and `group` say which part of the step's LoraRows belongs to it.
     """
 
     weight: torch.Tensor
@@ -22,9 +21,9 @@ class ProjectionGroup:
     layer: int
     group: int
 
-    def __call__(self, x: torch.Tensor, lora: LoraBatch | None) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, lora: LoraRows | None) -> torch.Tensor:
         """x [T, K] -> [T, sum(widths)]."""
         out = F.linear(x, self.weight, self.bias)
         if lora is not None:
-            apply_lora(out, x, lora.pool, lora.index[self.group][self.layer], lora.mask, self.widths)
+            apply_lora(out, x, lora, (self.layer, self.group), self.widths)
         return out

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lorafleet_engine.kernels.rms_norm.reference import rms_norm
+from lorafleet_engine.kernels.rms_norm import add_rms_norm, rms_norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +17,7 @@ class RmsNorm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x [T, hidden] -> [T, hidden]."""
         return rms_norm(x, self.weight, self.eps)
+
+    def of_sum(self, x: torch.Tensor, delta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the stream x + delta and its norm, both [T, hidden]."""
+        return add_rms_norm(x, delta, self.weight, self.eps)

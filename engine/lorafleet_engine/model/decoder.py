@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from lorafleet_contracts.capacity import ModelShape
+from lorafleet_engine.kernels.rope import Heads
 from lorafleet_engine.layers.attention import Attention
 from lorafleet_engine.layers.batch import ForwardBatch
 from lorafleet_engine.layers.linear import ProjectionGroup
@@ -16,7 +17,7 @@ from lorafleet_engine.model.config import ModelConfig
 from lorafleet_engine.model.weights import WeightSource
 
 GROUPS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
-"""Projections with the same input, in blob order; a LoraBatch has one index for each group."""
+"""Projections with the same input, in blob order; a step's LoraRows know each group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,13 @@ class DecoderLayer:
     post_norm: RmsNorm
     mlp: GatedMlp
 
-    def __call__(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """x [T, hidden] -> [T, hidden]."""
-        x = x + self.attention(self.input_norm(x), batch)
-        return x + self.mlp(self.post_norm(x), batch.lora)
+    def __call__(
+        self, x: torch.Tensor, delta: torch.Tensor | None, batch: ForwardBatch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take the stream and what the layer below adds to it, return both again, each [T, hidden]."""
+        x, normed = (x, self.input_norm(x)) if delta is None else self.input_norm.of_sum(x, delta)
+        x, normed = self.post_norm.of_sum(x, self.attention(normed, batch))
+        return x, self.mlp(normed, batch.lora)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +50,12 @@ class Decoder:
     def __call__(self, batch: ForwardBatch) -> torch.Tensor:
         """Return logits [S, vocab] of the batch's sample rows, in the model's dtype; the cache is written."""
         x = F.embedding(batch.tokens, self.embedding)
+        delta: torch.Tensor | None = None
         for layer in self.layers:
-            x = layer(x, batch)
-        return F.linear(self.norm(x.index_select(0, batch.samples)), self.head)
+            x, delta = layer(x, delta, batch)
+        assert delta is not None
+        _, normed = self.norm.of_sum(x.index_select(0, batch.samples), delta.index_select(0, batch.samples))
+        return F.linear(normed, self.head)
 
 
 def build_decoder(config: ModelConfig, source: WeightSource) -> Decoder:
@@ -68,7 +75,7 @@ def _build_layer(config: ModelConfig, source: WeightSource, number: int) -> Deco
         RmsNorm(source.get(f"{prefix}.{name}.weight", (shape.hidden,)), config.norm_eps)
         for name in ("input_layernorm", "post_attention_layernorm")
     ]
-    attention = Attention(qkv, output, number, shape.heads, shape.kv_heads, shape.head_dim)
+    attention = Attention(qkv, output, number, Heads(shape.heads, shape.kv_heads, shape.head_dim))
     return DecoderLayer(norms[0], attention, norms[1], GatedMlp(gate_up, down))
 
 

@@ -8,20 +8,26 @@ from dataclasses import replace
 
 import torch
 
+from lorafleet_engine.messages import StepLimits
+from lorafleet_engine.runner.lora_work import most_work
 from lorafleet_engine.runner.packing import StepShape
 
 ROW_STEP = 128
-"""Rows of rank are rounded up to multiples of this, and to powers of two above it."""
+"""Rows of rank are rounded up to multiples of this, and to powers of two above it, where they are gathered."""
 
 
-def rounded(shape: StepShape, most_pages: int, most_rows: int) -> StepShape:
+def rounded(shape: StepShape, most_pages: int, limits: StepLimits) -> StepShape:
     """Round a decode step's shape up to one that is worth a graph. Raises ValueError for one with prompt chunks."""
     if shape.chunks:
         raise ValueError("steps with prompt chunks are not captured")
     decodes = _power_of_two(shape.decodes)
     pages = min(_power_of_two(max(shape.pages, 16)), most_pages)
-    rows = min(_power_of_two(max(shape.rows, ROW_STEP)), most_rows) if shape.rows else 0
-    return replace(shape, tokens=decodes, decodes=decodes, samples=decodes, pages=pages, rows=rows)
+    rows, lists = 0, shape.lists
+    if lists.segments:
+        rows, lists = most_work(decodes, lists.token_tile, limits)
+    elif shape.rows:
+        rows = min(_power_of_two(max(shape.rows, ROW_STEP)), limits.rank_sum)
+    return replace(shape, tokens=decodes, decodes=decodes, samples=decodes, pages=pages, rows=rows, lists=lists)
 
 
 def _power_of_two(value: int) -> int:

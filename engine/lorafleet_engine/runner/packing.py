@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from lorafleet_contracts.capacity import KV_BLOCK_TOKENS
 from lorafleet_engine.memory.geometry import ZERO_PAGE, PoolGeometry
-from lorafleet_engine.scheduler.sequence import StepPlan
+from lorafleet_engine.runner.lora_work import NO_LISTS, PAIR_LISTS, SEGMENT_LISTS, ListSizes, LoraWork
+from lorafleet_engine.scheduler.sequence import StepPlan, Work
 
 Ints = npt.NDArray[np.int32]
 
@@ -20,6 +21,8 @@ BASE_OWNER = -1
 """Owner of tokens without an adapter."""
 PAD_OWNER = -2
 """Owner of padding rows of rank: no token's."""
+ALIGNMENT = 4
+"""Ints: every field starts at a multiple of 16 bytes, whatever the shape, so that kernels need one version only."""
 ZERO_ROW = 0
 """The row of the row table whose granules are zeros everywhere."""
 
@@ -27,8 +30,8 @@ ZERO_ROW = 0
 @dataclass(frozen=True, slots=True)
 class StepShape:
     """Sizes of a step, exact or rounded up: `tokens` in all, of them `decodes` single ones with up to `pages` pages of
-    context each; `samples` tokens whose logits are wanted; `rows` of rank; `chunks` is (tokens, context) of each prompt
-    chunk."""
+    context each; `samples` tokens whose logits are wanted; `rows` of rank (whole tiles where there are `lists`);
+    `chunks` is (tokens, context) of each prompt chunk."""
 
     tokens: int
     decodes: int
@@ -36,10 +39,12 @@ class StepShape:
     samples: int
     rows: int
     chunks: tuple[tuple[int, int], ...] = ()
+    lists: ListSizes = NO_LISTS
 
     @property
     def fields(self) -> dict[str, int]:
         """Length of each field, in order."""
+        tiled = self.lists.segments > 0
         return {
             "tokens": self.tokens,
             "positions": self.tokens,
@@ -49,35 +54,47 @@ class StepShape:
             "tables": self.decodes * self.pages,
             "samples": self.samples,
             "rows": self.rows,
-            "row_owners": self.rows,
+            "row_owners": 0 if tiled else self.rows,
+            "order": self.tokens if tiled else 0,
+            "counts": 2 if tiled else 0,
+            **dict.fromkeys(SEGMENT_LISTS, self.lists.segments),
+            **dict.fromkeys(PAIR_LISTS, self.lists.pairs),
             "chunk_index": sum(context for _, context in self.chunks),
         }
 
     @property
     def size(self) -> int:
         """Length of the packed array."""
-        return sum(self.fields.values())
+        return sum(map(_aligned, self.fields.values()))
 
     def offsets(self) -> dict[str, slice]:
         """Where each field lies."""
-        ends = list(accumulate(self.fields.values()))
-        return {name: slice(end - length, end) for (name, length), end in zip(self.fields.items(), ends, strict=True)}
+        fields = self.fields
+        starts = accumulate(map(_aligned, fields.values()), initial=0)
+        return {
+            name: slice(start, start + length) for (name, length), start in zip(fields.items(), starts, strict=False)
+        }
 
 
-def exact_shape(plan: StepPlan) -> StepShape:
-    """The shape without any padding."""
+def _aligned(length: int) -> int:
+    return -(-length // ALIGNMENT) * ALIGNMENT
+
+
+def exact_shape(plan: StepPlan, work: LoraWork | None) -> StepShape:
+    """The shape without any padding; `work` where kernels/lora works on tiles."""
     singles, chunks = plan.works[: plan.decodes], plan.works[plan.decodes :]
     return StepShape(
         tokens=plan.tokens,
         decodes=plan.decodes,
-        pages=max((-(-(work.start + 1) // KV_BLOCK_TOKENS) for work in singles), default=0),
-        samples=sum(work.samples for work in plan.works),
-        rows=plan.rank_sum,
-        chunks=tuple((work.count, work.start + work.count) for work in chunks),
+        pages=max((-(-(single.start + 1) // KV_BLOCK_TOKENS) for single in singles), default=0),
+        samples=sum(one.samples for one in plan.works),
+        rows=plan.rank_sum if work is None else len(work.lists["rows"]),
+        chunks=tuple((chunk.count, chunk.start + chunk.count) for chunk in chunks),
+        lists=NO_LISTS if work is None else work.sizes,
     )
 
 
-def pack(plan: StepPlan, shape: StepShape, geometry: PoolGeometry, out: Ints) -> None:
+def pack(plan: StepPlan, work: LoraWork | None, shape: StepShape, geometry: PoolGeometry, out: Ints) -> None:
     """Write the plan into out[: shape.size]; `shape` is at least the plan's exact shape."""
     fields = {name: out[where] for name, where in shape.offsets().items()}
     fields["tokens"].fill(0)
@@ -89,7 +106,15 @@ def pack(plan: StepPlan, shape: StepShape, geometry: PoolGeometry, out: Ints) ->
     fields["samples"].fill(0)
     fields["rows"].fill(ZERO_ROW)
     fields["row_owners"].fill(PAD_OWNER)
-    _pack_tokens(plan, shape, geometry, fields)
+    _pack_decodes(plan.works[: plan.decodes], shape, geometry, fields)
+    _pack_chunks(plan.works[plan.decodes :], plan.decodes, geometry, fields)
+    ends = accumulate(one.count for one in plan.works)
+    samples = [end - 1 for end, one in zip(ends, plan.works, strict=True) if one.samples]
+    fields["samples"][: len(samples)] = samples
+    if work is not None:
+        for name, values in work.lists.items():
+            fields[name][: len(values)] = values
+        return
     at = 0
     for adapter in plan.adapters:
         fields["rows"][at : at + adapter.rank] = adapter.rows
@@ -97,35 +122,43 @@ def pack(plan: StepPlan, shape: StepShape, geometry: PoolGeometry, out: Ints) ->
         at += adapter.rank
 
 
-def _pack_tokens(plan: StepPlan, shape: StepShape, geometry: PoolGeometry, fields: dict[str, Ints]) -> None:
+def _pack_decodes(works: tuple[Work, ...], shape: StepShape, geometry: PoolGeometry, fields: dict[str, Ints]) -> None:
+    """One token each: the hot path, so list comprehensions and one array a field."""
+    count = len(works)
+    if not count:
+        return
+    starts = [work.start for work in works]
+    fields["tokens"][:count] = [work.sequence.tokens[work.start] for work in works]
+    fields["positions"][:count] = starts
+    places = np.array(starts, dtype=np.int32)
+    fields["lengths"][:count] = places + 1
+    blocks = [work.sequence.pages[work.start // KV_BLOCK_TOKENS] for work in works]
+    fields["slots"][:count] = np.array(blocks) * geometry.page_rows + places % KV_BLOCK_TOKENS
+    fields["owners"][:count] = [_owner(work) for work in works]
     tables = fields["tables"].reshape(shape.decodes, shape.pages)
-    at, context_at, sampled = 0, 0, 0
-    for number, work in enumerate(plan.works):
+    for number, work in enumerate(works):
+        pages = work.start // KV_BLOCK_TOKENS + 1
+        tables[number, :pages] = work.sequence.pages[:pages]
+
+
+def _pack_chunks(works: tuple[Work, ...], at: int, geometry: PoolGeometry, fields: dict[str, Ints]) -> None:
+    """Chunks of prompts, whose tokens start at `at`."""
+    context_at = 0
+    for work in works:
         sequence, end = work.sequence, work.start + work.count
         here = slice(at, at + work.count)
+        rows = cache_rows(sequence.pages, end, geometry)
         fields["tokens"][here] = sequence.tokens[work.start : end]
         fields["positions"][here] = np.arange(work.start, end)
-        if sequence.adapter is not None:
-            fields["owners"][here] = sequence.adapter.owner
-        if number < plan.decodes:
-            pages = -(-end // KV_BLOCK_TOKENS)
-            fields["lengths"][number] = end
-            tables[number, :pages] = sequence.pages[:pages]
-            fields["slots"][at] = cache_row(sequence.pages, work.start, geometry)
-        else:
-            rows = cache_rows(sequence.pages, end, geometry)
-            fields["slots"][here] = rows[work.start :]
-            fields["chunk_index"][context_at : context_at + end] = rows
-            context_at += end
+        fields["slots"][here] = rows[work.start :]
+        fields["owners"][here] = _owner(work)
+        fields["chunk_index"][context_at : context_at + end] = rows
+        context_at += end
         at += work.count
-        if work.samples:
-            fields["samples"][sampled] = at - 1
-            sampled += 1
 
 
-def cache_row(pages: list[int], position: int, geometry: PoolGeometry) -> int:
-    """Row of the cache (in a layer's view) of one token of a sequence."""
-    return pages[position // KV_BLOCK_TOKENS] * geometry.page_rows + position % KV_BLOCK_TOKENS
+def _owner(work: Work) -> int:
+    return BASE_OWNER if work.sequence.adapter is None else work.sequence.adapter.owner
 
 
 def cache_rows(pages: list[int], tokens: int, geometry: PoolGeometry) -> Ints:

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from lorafleet_engine.kernels.lora import FEW_TOKENS, RANK_TILE, TOKEN_TILE, uses_tiles
 from lorafleet_engine.memory.geometry import PoolGeometry, pages_for_tokens
 from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.model.config import ModelConfig
@@ -10,7 +11,8 @@ from lorafleet_engine.model.decoder import Decoder
 from lorafleet_engine.model.rope import rope_table
 from lorafleet_engine.runner.graphs import GraphCache, rounded
 from lorafleet_engine.runner.inputs import InputBuilder
-from lorafleet_engine.runner.packing import StepShape, exact_shape, pack
+from lorafleet_engine.runner.lora_work import LoraWork, lora_work, most_work, token_tile
+from lorafleet_engine.runner.packing import ALIGNMENT, StepShape, exact_shape, pack
 from lorafleet_engine.runner.pool import DevicePool
 from lorafleet_engine.scheduler.sequence import StepPlan
 
@@ -41,38 +43,47 @@ class Runner:
         self._host = torch.zeros(size, dtype=torch.int32, pin_memory=on_cuda)
         self._ints = self._host.numpy()
         self._packed = torch.zeros(size, dtype=torch.int32, device=device)
+        self._tiled = uses_tiles(device, geometry.granule)
         self._graphs = GraphCache(self._forward, self._packed) if on_cuda else None
 
     @torch.inference_mode()
     def logits(self, plan: StepPlan) -> torch.Tensor:
         """Run a step and return logits [S, vocab] of the works that sample, in order, valid until the next step."""
-        shape = exact_shape(plan)
+        work = lora_work(plan, token_tile(plan)) if self._tiled else None
+        shape = exact_shape(plan, work)
         if self._graphs is None or shape.chunks:
-            self._send(plan, shape)
+            self._send(plan, work, shape)
             return self._forward(self._packed[: shape.size], shape)
-        padded = rounded(shape, self._most_pages, self._limits.rank_sum)
-        self._send(plan, padded)
+        padded = rounded(shape, self._most_pages, self._limits)
+        self._send(plan, work, padded)
         return self._graphs.run(padded)[: shape.samples]
 
     @torch.inference_mode()
     def eager_logits(self, plan: StepPlan) -> torch.Tensor:
         """The same without a graph, at the same padded shape: what a graph's logits must equal bit for bit."""
-        exact = exact_shape(plan)
-        shape = exact if exact.chunks else rounded(exact, self._most_pages, self._limits.rank_sum)
-        self._send(plan, shape)
+        work = lora_work(plan, token_tile(plan)) if self._tiled else None
+        exact = exact_shape(plan, work)
+        shape = exact if exact.chunks else rounded(exact, self._most_pages, self._limits)
+        self._send(plan, work, shape)
         return self._forward(self._packed[: shape.size], shape)[: exact.samples]
 
     def _forward(self, packed: torch.Tensor, shape: StepShape) -> torch.Tensor:
         return self._decoder(self._inputs.build(packed, shape))
 
-    def _send(self, plan: StepPlan, shape: StepShape) -> None:
+    def _send(self, plan: StepPlan, work: LoraWork | None, shape: StepShape) -> None:
         """Pack the plan and copy it to the device in one go."""
         ints: np.ndarray[tuple[int], np.dtype[np.int32]] = self._ints[: shape.size]
-        pack(plan, shape, self._geometry, ints)
+        pack(plan, work, shape, self._geometry, ints)
         self._packed[: shape.size].copy_(self._host[: shape.size], non_blocking=True)
 
     def _largest_step(self, max_model_len: int) -> int:
         limits = self._limits
         sequences = 2 * limits.sequences
         tables = sequences * self._most_pages
-        return 4 * limits.tokens + 6 * sequences + tables + 2 * limits.rank_sum + limits.sequences * max_model_len
+        rows, lists = max(
+            (most_work(limits.tokens, TOKEN_TILE, limits), most_work(sequences, FEW_TOKENS, limits)),
+            key=lambda most: most[1].pairs,
+        )
+        lora = 2 * (rows + RANK_TILE * limits.sequences) + limits.tokens + 5 * lists.segments + 3 * lists.pairs
+        fields = 4 * limits.tokens + 6 * sequences + tables + limits.sequences * max_model_len
+        return fields + lora + ALIGNMENT * len(StepShape(0, 0, 0, 0, 0, lists=lists).fields)

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from lorafleet_engine.kernels.attention.reference import attend_decode, attend_prefill, store
+from lorafleet_engine.kernels.attention.reference import attend_decode, attend_prefill
 
 HEADS, KV_HEADS, DIM = 6, 2, 8
 WIDTH = KV_HEADS * DIM
@@ -29,7 +29,7 @@ def cache_of(lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor, list[list[
     rows = [[free.pop() for _ in range(length)] for length in lengths]
     for own in rows:
         for cache in (keys, values):
-            store(cache, torch.tensor(own), torch.randn(len(own), WIDTH, generator=generator))
+            cache[own] = torch.randn(len(own), WIDTH, generator=generator)
     return keys, values, rows
 
 

@@ -73,13 +73,13 @@ def test_rounded_shapes_are_few_and_large_enough() -> None:
     for decodes in range(1, 65):
         for rows in (0, 5, 128, 129, 960, 4096):
             exact = StepShape(decodes, decodes, 13, decodes, rows)
-            shape = rounded(exact, most_pages=128, most_rows=4096)
+            shape = rounded(exact, most_pages=128, limits=StepLimits(rank_sum=4096))
             assert shape.decodes == shape.tokens == shape.samples >= decodes
             assert shape.pages >= 13
             assert shape.rows >= rows
             assert (shape.rows == 0) == (rows == 0)
             shapes.add(shape)
     assert len(shapes) == 7 * 5
-    assert rounded(StepShape(1, 1, 100, 1, 0), 100, 4096).pages == 100
+    assert rounded(StepShape(1, 1, 100, 1, 0), 100, StepLimits()).pages == 100
     with pytest.raises(ValueError, match="not captured"):
-        rounded(StepShape(5, 1, 1, 2, 0, ((4, 4),)), 100, 4096)
+        rounded(StepShape(5, 1, 1, 2, 0, ((4, 4),)), 100, StepLimits())

@@ -4,22 +4,59 @@ The query heads that share a KV head are packed as query rows of that head, so t
 All index tensors count rows of one layer's view of the cache; rows that do not exist must point at zeros.
 """
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 
 
-def store(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
-    """Write rows [T, W] into cache [rows, W] at slots [T] (int64)."""
-    cache.index_copy_(0, slots, rows)
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """Pages in a layer's view of the cache: `block` tokens each, `page_rows` rows apart, and which one is zeros."""
+
+    block: int
+    page_rows: int
+    zero_page: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeContexts:
+    """The contexts of D single tokens: pages, true lengths, and, where the reference runs, all their rows.
+
+    index [D, C] names each sequence's cache rows, bias [D, 1, 1, C] is 0 where a row is the sequence's own and -inf
+    elsewhere.
+    """
+
+    tables: torch.Tensor
+    lengths: torch.Tensor
+    layout: CacheLayout
+    index: torch.Tensor | None
+    bias: torch.Tensor | None
+
+
+def decode_contexts(
+    tables: torch.Tensor, lengths: torch.Tensor, layout: CacheLayout, dtype: torch.dtype
+) -> DecodeContexts:
+    """List the cache rows of every context, zeros past its end, with a bias that hides those."""
+    block = torch.arange(layout.block, device=tables.device, dtype=torch.int32)
+    rows = (tables[:, :, None] * layout.page_rows + block).flatten(1)
+    inside = torch.arange(rows.shape[1], device=tables.device) < lengths[:, None]
+    index = torch.where(inside, rows, layout.zero_page * layout.page_rows)
+    return DecodeContexts(tables, lengths, layout, index, hiding_bias(inside, dtype)[:, None, None, :])
+
+
+def hiding_bias(inside: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """0 where `inside` and -inf elsewhere."""
+    hidden = torch.full((), float("-inf"), device=inside.device, dtype=dtype)
+    return torch.where(inside, torch.zeros((), device=inside.device, dtype=dtype), hidden)
 
 
 def attend_decode(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, index: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
-    """One query token a sequence. query [D, heads, dim], keys and values [rows, kv_heads * dim].
+    """One query token a sequence. query [D, heads, dim], keys and values [rows, kv_heads * dim]: [D, heads, dim].
 
-    index [D, C] names each sequence's cache rows, bias [D, 1, 1, C] is 0 where a row is the sequence's own and -inf
-    elsewhere. Returns [D, heads, dim].
+    index and bias as DecodeContexts has them.
     """
     count, heads, dim = query.shape
     kv_heads = keys.shape[1] // dim

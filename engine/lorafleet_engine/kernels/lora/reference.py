@@ -6,8 +6,18 @@ A row that a projection does not have is gathered from zeros.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+
+
+@dataclass(frozen=True, slots=True)
+class GatheredRows:
+    """The step's adapters. index[group] is [layers, n] granule numbers in the order apply_lora wants; mask [T, R]."""
+
+    pool: torch.Tensor
+    index: tuple[torch.Tensor, ...]
+    mask: torch.Tensor
 
 
 def apply_lora(

@@ -1,0 +1,14 @@
+"""The gate of a gated feed-forward layer: the op as layers/ call it."""
+
+import torch
+
+from lorafleet_engine.kernels.silu_mul import reference
+
+
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """Return silu(gate) * up of gate_up [T, 2 N], gate in the first half. Shape [T, N]."""
+    if gate_up.is_cuda:
+        from lorafleet_engine.kernels.silu_mul import kernel
+
+        return kernel.silu_mul(gate_up)
+    return reference.silu_mul(gate_up)

@@ -1,0 +1,110 @@
+"""What the kernels of this op read: rank tiles, lists of work, and the memory that partial results pass through.
+
+Without triton, so that runner/ can lay the lists out on any machine. A *tile* is RANK_TILE rows of rank of one adapter;
+a *segment* is up to TOKEN_TILE (in decode steps FEW_TOKENS) tokens of one
+adapter; a *pair* is a tile of a segment's adapter beside that segment.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+RANK_TILE = 16
+TOKEN_TILE = 16
+FEW_TOKENS = 4
+MOST_SPLITS = 13
+SPLIT_ELEMENTS = 512
+WIDEST_UNIT = 512
+"""Most elements of a row that one program reads at a time, for 2-byte numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupColumns:
+    """Where a group's projections lie in one layer of a row of the row table, in granules: their A's and B's, and how
+    wide they are: `depth` elements in, `widths` out."""
+
+    downs: tuple[int, ...]
+    ups: tuple[int, ...]
+    depth: int
+    widths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TileWork:
+    """A step's lists, int32 on the device. Lists may be longer than what `counts` = (pairs, segments) says.
+
+    rows [tiles * RANK_TILE] are rows of the row table, 0 where a tile has none; order lists the tokens that have an
+    adapter, adapter by adapter. A segment is order[start : start + count] with its adapter's `tiles` tiles from
+    `tile`, whose pairs follow one another from `pair`; a pair repeats its segment's start and count.
+    """
+
+    rows: torch.Tensor
+    order: torch.Tensor
+    counts: torch.Tensor
+    segment_start: torch.Tensor
+    segment_count: torch.Tensor
+    segment_tile: torch.Tensor
+    segment_tiles: torch.Tensor
+    segment_pair: torch.Tensor
+    pair_tile: torch.Tensor
+    pair_start: torch.Tensor
+    pair_count: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TiledRows:
+    """The step's adapters for the kernels.
+
+    pool [granules, G]; table [rows, layers * layer_columns] int32 holds granule numbers; `groups` one for each group
+    of projections; no segment has more than `token_tile` tokens. partial (fp32), arrived (int32, zeros between
+    launches) and hidden are scratch of one launch.
+    """
+
+    pool: torch.Tensor
+    table: torch.Tensor
+    layer_columns: int
+    groups: tuple[GroupColumns, ...]
+    work: TileWork
+    token_tile: int
+    partial: torch.Tensor
+    arrived: torch.Tensor
+    hidden: torch.Tensor
+
+
+def tile_unit(granule: int) -> int:
+    """Elements of a row read together: the largest power of two that divides a granule, up to WIDEST_UNIT."""
+    return min(granule & -granule, WIDEST_UNIT)
+
+
+def shrink_unit(pool: torch.Tensor) -> int:
+    """The unit along the input, which every split of a shrink holds one of."""
+    return min(tile_unit(pool.shape[1]), 256 // pool.element_size() * 2)
+
+
+def shrink_splits(depth: int, unit: int) -> int:
+    """Programs that share one tile's input: about SPLIT_ELEMENTS each, at most MOST_SPLITS of them."""
+    units = depth // unit
+    run = -(-units // min(max(depth // SPLIT_ELEMENTS, 1), MOST_SPLITS))
+    return -(-units // run)
+
+
+def tiled_rows(
+    table: tuple[torch.Tensor, torch.Tensor, int], groups: tuple[GroupColumns, ...], work: TileWork, token_tile: int
+) -> TiledRows:
+    """Take the scratch memory for a step's lists; table is (pool, row table, its columns in a layer)."""
+    pool, row_table, layer_columns = table
+    unit, square = shrink_unit(pool), RANK_TILE * token_tile
+    pairs = work.pair_tile.shape[0]
+    most = max(len(group.downs) * shrink_splits(group.depth, unit) for group in groups)
+    widest = max(len(group.downs) for group in groups)
+    return TiledRows(
+        pool,
+        row_table,
+        layer_columns,
+        groups,
+        work,
+        token_tile,
+        torch.empty(pairs * most * square, device=pool.device, dtype=torch.float32),
+        torch.zeros(pairs * widest, device=pool.device, dtype=torch.int32),
+        torch.empty(pairs * widest * square, device=pool.device, dtype=pool.dtype),
+    )

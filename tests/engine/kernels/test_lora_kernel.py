@@ -1,0 +1,173 @@
+"""LoRA at true rank: the kernels against double precision, over popularity, ranks, missing projections and dtype."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from lorafleet_contracts.capacity import PROJECTIONS, ModelShape
+from lorafleet_engine.kernels.lora import FEW_TOKENS, TOKEN_TILE, TiledRows, apply_lora
+from lorafleet_engine.memory.geometry import RESERVED_PAGES, blob_bytes, pool_geometry
+from lorafleet_engine.memory.residency import Resident
+from lorafleet_engine.messages import StepLimits
+from lorafleet_engine.model.decoder import GROUPS
+from lorafleet_engine.runner.graphs import rounded
+from lorafleet_engine.runner.inputs import InputBuilder
+from lorafleet_engine.runner.lora_work import lora_work
+from lorafleet_engine.runner.packing import exact_shape, pack
+from lorafleet_engine.runner.pool import DevicePool
+from lorafleet_engine.scheduler.sequence import Sequence, StepPlan, Work
+from tests.engine.kernels.test_elementwise_kernel import DTYPES, error
+
+pytestmark = pytest.mark.gpu
+
+BOUNDS = {torch.float32: 3e-6, torch.bfloat16: 1.2e-2}
+LIMITS = StepLimits(tokens=512, sequences=64, rank_sum=2048)
+LAYERS = 2
+
+
+def model(hidden: int, intermediate: int, heads: int, kv_heads: int, dim: int) -> ModelShape:
+    return ModelShape(LAYERS, hidden, intermediate, heads, kv_heads, dim, 128, False, False)
+
+
+SMALL = model(64, 96, 4, 2, 16)
+QWEN_7B = model(3584, 18944, 28, 4, 128)
+SMOLLM = model(576, 1536, 9, 3, 64)
+
+Matrices = dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A pool with adapters in it, and the adapters as matrices (A [r, in], scaled B [r, out])."""
+
+    shape: ModelShape
+    builder: InputBuilder
+    residents: list[Resident]
+    matrices: list[Matrices]
+
+
+def make_bench(shape: ModelShape, ranks: list[int], device: torch.device, dtype: torch.dtype) -> Bench:
+    """Every third adapter lacks every second projection; pages and rows are scattered."""
+    torch.manual_seed(len(ranks))
+    size = torch.empty(0, dtype=dtype).element_size()
+    geometry = pool_geometry(shape, size)
+    layouts = [
+        [[0 if number % 3 == 2 and place % 2 else rank for place in range(len(PROJECTIONS))] for _ in range(LAYERS)]
+        for number, rank in enumerate(ranks)
+    ]
+    needs = [geometry.pages_of(blob_bytes(geometry, layout)) for layout in layouts]
+    pages, rows = RESERVED_PAGES + sum(needs), 1 + sum(ranks)
+    pool = DevicePool(geometry, pages, rows, device, dtype)
+    free_pages = (torch.randperm(sum(needs)) + RESERVED_PAGES).tolist()
+    free_rows = (torch.randperm(sum(ranks)) + 1).tolist()
+    residents, matrices = [], []
+    for number, (rank, layout, need) in enumerate(zip(ranks, layouts, needs, strict=True)):
+        own: Matrices = {}
+        for layer in range(LAYERS):
+            for name, real in zip(PROJECTIONS, layout[layer], strict=True):
+                fan_in, fan_out = shape.projection(name)
+                down = torch.randn(real, fan_in, device=device) / math.sqrt(fan_in)
+                own[layer, name] = (down.to(dtype), torch.randn(real, fan_out, device=device).to(dtype))
+        blob = torch.cat([part.reshape(-1) for pair in own.values() for part in pair])
+        taken = tuple(free_pages.pop() for _ in range(need))
+        resident = Resident(str(number), rank, 0, taken, tuple(free_rows.pop() for _ in range(rank)))
+        pool.install(resident, blob, layout)
+        residents.append(resident)
+        matrices.append(own)
+    rope = torch.zeros(64, 2, shape.head_dim // 2, device=device)
+    return Bench(shape, InputBuilder(geometry, pool, rope, dtype), residents, matrices)
+
+
+def plan_of(bench: Bench, choices: list[int | None]) -> StepPlan:
+    """One decode for each choice of an adapter (None = base)."""
+    works = []
+    for number, choice in enumerate(choices):
+        sequence = Sequence(str(number), [1, 2], 4, adapter=None if choice is None else bench.residents[choice])
+        sequence.pages.append(0)
+        works.append(Work(sequence, 1, 1, True))
+    used = dict.fromkeys(bench.residents[choice] for choice in choices if choice is not None)
+    return StepPlan(tuple(works), len(works), tuple(used))
+
+
+def tiled(bench: Bench, plan: StepPlan, most: int, *, padded: bool) -> TiledRows:
+    work = lora_work(plan, most)
+    shape = exact_shape(plan, work)
+    if padded:
+        shape = rounded(shape, 16, LIMITS)
+    packed = torch.zeros(shape.size, dtype=torch.int32)
+    pack(plan, work, shape, bench.builder.geometry, packed.numpy())
+    rows = bench.builder.build(packed.to(bench.builder.pool.memory.device), shape).lora
+    assert isinstance(rows, TiledRows)
+    rows.partial.fill_(math.nan)
+    rows.hidden.fill_(math.nan)
+    return rows
+
+
+def check(bench: Bench, choices: list[int | None], most: int, *, padded: bool) -> None:
+    """Every group of every layer against the matrices, base rows untouched to the bit, twice the same."""
+    rows = tiled(bench, plan_of(bench, choices), most, padded=padded)
+    dtype, device = bench.builder.dtype, bench.builder.pool.memory.device
+    tokens = len(rows.work.order)
+    owners = torch.tensor([-1 if choice is None else choice for choice in choices], device=device)
+    for layer in range(LAYERS):
+        for group, modules in enumerate(GROUPS):
+            sizes = [bench.shape.projection(module) for module in modules]
+            x = torch.randn(tokens, sizes[0][0], device=device).to(dtype)
+            before = torch.randn(tokens, sum(width for _, width in sizes), device=device).to(dtype)
+            out, again = before.clone(), before.clone()
+            for target in (out, again):
+                apply_lora(target, x, rows, (layer, group), [width for _, width in sizes])
+            assert torch.equal(out, again)
+            wanted = torch.zeros(len(choices), before.shape[1], device=device, dtype=torch.float64)
+            for number, matrices in enumerate(bench.matrices):
+                own = (owners == number).nonzero()[:, 0]
+                parts = [matrices[layer, module] for module in modules]
+                updates = [x[own].double() @ down.double().t() @ up.double() for down, up in parts]
+                wanted[own] = torch.cat(updates, dim=1)
+            base = (owners < 0).nonzero()[:, 0]
+            assert torch.equal(out[base], before[base])
+            assert torch.equal(out[len(choices) :], before[len(choices) :])
+            used = (owners >= 0).nonzero()[:, 0]
+            right = before[used].double() + wanted[used]
+            assert error(out[used], right) < BOUNDS[dtype]
+    assert not rows.arrived.any()
+
+
+SMALL_CASES = {
+    "small-mixed": ([5, 16, 20, 1], [0, 1, None, 2, 3, 1, 0]),
+    "small-many-tokens": ([17], [0] * 19 + [None]),
+}
+
+
+@pytest.mark.parametrize("most", [FEW_TOKENS, TOKEN_TILE])
+@pytest.mark.parametrize("case", SMALL_CASES)
+def test_small(device: torch.device, case: str, most: int) -> None:
+    ranks, choices = SMALL_CASES[case]
+    check(make_bench(SMALL, ranks, device, torch.float32), choices, most, padded=False)
+
+
+POPULARITY: dict[str, list[int | None]] = {
+    "alone": [0],
+    "identical": [0] * 64,
+    "distinct": [*range(32)],
+    "uniform": [n % 8 for n in range(64)],
+    "zipf": [0] * 33 + [1] * 16 + [2] * 8 + [3] * 4 + [4, 5, 6],
+    "half-base": [None if n % 2 else n % 16 for n in range(64)],
+}
+RANKS = {"1": [1], "5": [5], "8": [8], "16": [16], "64": [64], "mixed": [8, 16, 32, 64, 5, 256, 1]}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [QWEN_7B, SMOLLM], ids=["qwen-7b", "smollm"])
+@pytest.mark.parametrize("rank", RANKS)
+def test_popularity_and_rank(device: torch.device, shape: ModelShape, rank: str, dtype: torch.dtype) -> None:
+    if device.type == "cpu":
+        pytest.skip("too large to interpret")
+    ranks = [RANKS[rank][number % len(RANKS[rank])] for number in range(32)]
+    bench = make_bench(shape, ranks, device, dtype)
+    for choices in POPULARITY.values():
+        for most in (FEW_TOKENS, TOKEN_TILE):
+            check(bench, choices, most, padded=False)
+            check(bench, choices, most, padded=True)
