@@ -8,7 +8,7 @@ from e2e.cluster.leftovers import unmount_all_under
 from e2e.images.store import ImageStore
 
 _SUITE = "bookworm"
-_PACKAGES = "python3,python3-venv,ca-certificates"
+_PACKAGES = "python3,python3-venv,libpython3.11-dev,ca-certificates"
 BASE_IMAGE = f"localhost/lorafleet/base:{_SUITE}"
 _NOT_NEEDED = ("var/cache/apt", "var/lib/apt/lists", "var/log", "usr/share/doc", "usr/share/man", "usr/share/locale")
 
