@@ -26,7 +26,8 @@ _MIG_RESOURCE = re.compile(r"^nvidia\.com/mig-\d+g\.(\d+)gb(?:\..+)?$")
 class ModelShape:
     """The sizes of a decoder-only transformer that decide its memory.
 
-    `attention_bias` says whether q, k and v have biases (Qwen2 does, Llama does not).
+    `attention_bias` says whether q, k and v have biases (Qwen2 does, Llama need not), `output_bias` whether o has one,
+    `qk_norm` whether each layer norms the heads of q and of k by a weight of head_dim each (Qwen3 does).
     """
 
     layers: int
@@ -38,6 +39,8 @@ class ModelShape:
     vocab: int
     tied_embeddings: bool = False
     attention_bias: bool = False
+    output_bias: bool = False
+    qk_norm: bool = False
 
     def projection(self, module: str) -> tuple[int, int]:
         """Return (in, out) features of one projection. Raises KeyError for a name that is none of PROJECTIONS."""
@@ -110,8 +113,10 @@ def weight_parameters(shape: ModelShape) -> int:
     """Parameters of the whole base model: projections, biases, norms, embeddings and head."""
     linear = sum(math.prod(shape.projection(module)) for module in PROJECTIONS)
     biases = (shape.heads + 2 * shape.kv_heads) * shape.head_dim if shape.attention_bias else 0
+    biases += shape.hidden if shape.output_bias else 0
+    norms = 2 * shape.hidden + (2 * shape.head_dim if shape.qk_norm else 0)
     embeddings = shape.vocab * shape.hidden * (1 if shape.tied_embeddings else 2)
-    return (linear + biases + 2 * shape.hidden) * shape.layers + embeddings + shape.hidden
+    return (linear + biases + norms) * shape.layers + embeddings + shape.hidden
 
 
 def kv_bytes_per_token(shape: ModelShape, dtype_bytes: int = 2) -> int:

@@ -1,5 +1,6 @@
 """Every row of the capacity table (docs/capacity.md), to the byte."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -79,6 +80,14 @@ def test_weights() -> None:
     assert round(capacity.weight_parameters(QWEN) / 1e9, 2) == 7.62
     tied = ModelShape(30, 576, 1536, 9, 3, 64, 49152, tied_embeddings=True)
     assert capacity.weight_parameters(tied) == 134_515_008
+
+
+def test_weights_of_optional_tensors() -> None:
+    """A shape as Qwen3-0.6B's, whose head size is not hidden / heads, has 596,049,920 parameters."""
+    qwen3 = ModelShape(28, 1024, 3072, 16, 8, 128, 151936, tied_embeddings=True, qk_norm=True)
+    assert capacity.weight_parameters(qwen3) == 596_049_920
+    assert capacity.weight_parameters(replace(qwen3, qk_norm=False)) == 596_049_920 - 28 * 2 * 128
+    assert capacity.weight_parameters(replace(qwen3, output_bias=True)) == 596_049_920 + 28 * 1024
 
 
 def test_mig_slice_cannot_hold_the_base() -> None:
