@@ -108,6 +108,6 @@ class PlainModel:
         """x [heads, length, dim] as complex pairs (i, i + dim / 2) turned by position x theta^(-2 i / dim)."""
         half = x.shape[-1] // 2
         powers = torch.arange(half, device=x.device, dtype=torch.float64) / half
-        angles = torch.arange(x.shape[1], device=x.device)[:, None] * self.config.rope_theta**-powers
+        angles = torch.arange(x.shape[1], device=x.device)[:, None] * self.config.rope.theta**-powers
         turned = torch.complex(x[..., :half].double(), x[..., half:].double()) * torch.exp(1j * angles)
         return torch.cat((turned.real, turned.imag), dim=-1).to(self.dtype)

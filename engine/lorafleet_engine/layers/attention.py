@@ -8,21 +8,26 @@ from lorafleet_engine.kernels.attention import attend_decode, attend_prefill
 from lorafleet_engine.kernels.rope import Heads, rotate_and_store
 from lorafleet_engine.layers.batch import ForwardBatch
 from lorafleet_engine.layers.linear import ProjectionGroup
+from lorafleet_engine.layers.norm import HeadNorms
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """q, k and v as one group, then o."""
+    """q, k and v as one group, then o; `norms` of the heads of q and k, or None."""
 
     qkv: ProjectionGroup
     output: ProjectionGroup
     layer: int
     heads: Heads
+    norms: HeadNorms | None
 
     def __call__(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """x [T, hidden] -> [T, hidden]; stores the tokens' keys and values first."""
         keys, values = batch.cache_of(self.layer)
-        query = rotate_and_store(self.qkv(x, batch.lora), self.heads, batch.new, keys, values)
+        qkv = self.qkv(x, batch.lora)
+        if self.norms is not None:
+            qkv = self.norms(qkv, self.heads)
+        query = rotate_and_store(qkv, self.heads, batch.new, keys, values)
         return self.output(self._attend(query, keys, values, batch), batch.lora)
 
     def _attend(

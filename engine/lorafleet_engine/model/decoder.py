@@ -12,7 +12,7 @@ from lorafleet_engine.layers.attention import Attention
 from lorafleet_engine.layers.batch import ForwardBatch
 from lorafleet_engine.layers.linear import ProjectionGroup
 from lorafleet_engine.layers.mlp import GatedMlp
-from lorafleet_engine.layers.norm import RmsNorm
+from lorafleet_engine.layers.norm import HeadNorms, RmsNorm
 from lorafleet_engine.model.config import ModelConfig
 from lorafleet_engine.model.weights import WeightSource
 
@@ -71,12 +71,16 @@ def build_decoder(config: ModelConfig, source: WeightSource) -> Decoder:
 def _build_layer(config: ModelConfig, source: WeightSource, number: int) -> DecoderLayer:
     shape, prefix = config.shape, f"model.layers.{number}"
     qkv, output, gate_up, down = (_build_group(shape, source, number, group) for group in range(len(GROUPS)))
-    norms = [
-        RmsNorm(source.get(f"{prefix}.{name}.weight", (shape.hidden,)), config.norm_eps)
-        for name in ("input_layernorm", "post_attention_layernorm")
-    ]
-    attention = Attention(qkv, output, number, Heads(shape.heads, shape.kv_heads, shape.head_dim))
-    return DecoderLayer(norms[0], attention, norms[1], GatedMlp(gate_up, down))
+
+    def norm(name: str, width: int) -> RmsNorm:
+        return RmsNorm(source.get(f"{prefix}.{name}.weight", (width,)), config.norm_eps)
+
+    norms = None
+    if shape.qk_norm:
+        norms = HeadNorms(norm("self_attn.q_norm", shape.head_dim), norm("self_attn.k_norm", shape.head_dim))
+    attention = Attention(qkv, output, number, Heads(shape.heads, shape.kv_heads, shape.head_dim), norms)
+    before, after = (norm(f"{name}_layernorm", shape.hidden) for name in ("input", "post_attention"))
+    return DecoderLayer(before, attention, after, GatedMlp(gate_up, down))
 
 
 def _build_group(shape: ModelShape, source: WeightSource, layer: int, group: int) -> ProjectionGroup:
@@ -87,7 +91,7 @@ def _build_group(shape: ModelShape, source: WeightSource, layer: int, group: int
         source.get(f"{name}.weight", (fan_out, fan_in)) for name, (fan_in, fan_out) in zip(names, sizes, strict=True)
     ]
     bias = None
-    if group == 0 and shape.attention_bias:
+    if (shape.attention_bias, shape.output_bias, False, False)[group]:
         bias = _stack([source.get(f"{name}.bias", (fan_out,)) for name, (_, fan_out) in zip(names, sizes, strict=True)])
     return ProjectionGroup(_stack(weights), bias, tuple(fan_out for _, fan_out in sizes), layer, group)
 

@@ -72,8 +72,7 @@ def start_core(settings: LoopConfig) -> EngineCore:
     torch.set_num_threads(settings.threads)
     device, dtype = torch.device(settings.device), DTYPES[settings.dtype]
     config = read_config(Path(settings.model_dir))
-    if settings.max_model_len > config.max_positions:
-        raise DoesNotFitError("positions of the base model", settings.max_model_len, config.max_positions)
+    config.check_length(settings.max_model_len)
     limits = settings.limits or DEFAULT_LIMITS[settings.device]
     placement = Placement(device, dtype, _usable(settings, device), settings.max_model_len, limits)
     with SafetensorsSource(Path(settings.model_dir), device, dtype) as source:

@@ -20,7 +20,8 @@ def test_qwen() -> None:
     config = parse_config(QWEN25_7B, {})
     shape = config.shape
     assert (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.head_dim) == (28, 3584, 28, 4, 128)
-    assert (shape.attention_bias, shape.tied_embeddings, config.rope_theta) == (True, False, 1e6)
+    assert (shape.attention_bias, shape.tied_embeddings, config.rope.theta) == (True, False, 1e6)
+    assert (shape.output_bias, shape.qk_norm, config.window) == (False, False, None)
     assert config.eos_token_ids == (151645,)
 
 
@@ -34,7 +35,7 @@ def test_end_tokens(changes: dict[str, Any], generation: dict[str, Any], expecte
 
 def test_theta_in_the_newer_place() -> None:
     raw = {**QWEN25_7B, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}
-    assert parse_config(raw, {}).rope_theta == 5000
+    assert parse_config(raw, {}).rope.theta == 5000
 
 
 @pytest.mark.parametrize(
@@ -42,10 +43,12 @@ def test_theta_in_the_newer_place() -> None:
     [
         ({"model_type": "mamba"}, "mamba"),
         ({"hidden_act": "gelu"}, "gelu"),
-        ({"rope_scaling": {"type": "yarn", "factor": 4}}, "yarn"),
-        ({"rope_parameters": {"rope_type": "llama3"}}, "llama3"),
-        ({"use_sliding_window": True}, "sliding"),
-        ({"model_type": "llama", "attention_bias": True}, "attention_bias"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 4}}, "remove it from config.json"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "longrope"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "by layer"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+        ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
+        ({"model_type": "mistral", "attention_bias": True}, "attention_bias"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantised"),
     ],
@@ -55,6 +58,74 @@ def test_unsupported(changes: dict[str, Any], word: str) -> None:
         parse_config({**QWEN25_7B, **changes}, {})
     assert len(caught.value.reasons) == 1
     assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "linear"},
+        {"rope_type": "yarn", "factor": 0},
+        {"rope_type": "yarn", "factor": 4, "beta_fast": 1, "beta_slow": 32},
+        {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 0},
+        {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1},
+        {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4},
+    ],
+)
+def test_broken_scaling(tmp_path: Path, rope: dict[str, Any]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**QWEN25_7B, "rope_parameters": rope}))
+    with pytest.raises(BrokenModelError):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize("changes", [{"head_dim": 63}, {"num_key_value_heads": 3}, {"hidden_size": None}])
+def test_broken_sizes(tmp_path: Path, changes: dict[str, Any]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**QWEN25_7B, **changes}))
+    with pytest.raises(BrokenModelError):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"model_type": "llama", "attention_bias": True}, (True, True, False)),
+        ({"model_type": "llama"}, (False, False, False)),
+        ({"model_type": "mistral"}, (False, False, False)),
+        ({"model_type": "qwen2", "attention_bias": False}, (True, False, False)),
+        ({"model_type": "qwen3"}, (False, False, True)),
+        ({"model_type": "qwen3", "attention_bias": True}, (True, True, True)),
+    ],
+)
+def test_optional_tensors(changes: dict[str, Any], expected: tuple[bool, bool, bool]) -> None:
+    shape = parse_config({**QWEN25_7B, **changes}, {}).shape
+    assert (shape.attention_bias, shape.output_bias, shape.qk_norm) == expected
+
+
+WINDOWS: list[tuple[dict[str, Any], int | None]] = [
+    ({"model_type": "mistral", "sliding_window": None}, None),
+    ({"model_type": "mistral", "sliding_window": 1024}, 1024),
+    ({"model_type": "mistral"}, 4096),
+    ({"use_sliding_window": False, "sliding_window": 1024}, None),
+    ({"use_sliding_window": True, "sliding_window": 1024, "max_window_layers": 3}, 1024),
+]
+
+
+@pytest.mark.parametrize(("changes", "window"), WINDOWS)
+def test_window(changes: dict[str, Any], window: int | None) -> None:
+    unsaid = {key: value for key, value in QWEN25_7B.items() if key != "sliding_window"}
+    config = parse_config({**unsaid, **changes}, {})
+    assert config.window == window
+    config.check_length(window or config.max_positions)
+    with pytest.raises(UnsupportedModelError, match="sliding window of" if window else "positions") as caught:
+        config.check_length(1 + (window or config.max_positions))
+    assert f"{window or config.max_positions} " in str(caught.value)
+    assert "set maxModelLen (LORAFLEET_MAX_MODEL_LEN) to at most that" in str(caught.value)
+
+
+def test_yarn_reaches_further_than_the_positions_of_its_file() -> None:
+    rope = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    raw = {**QWEN25_7B, "max_position_embeddings": 40960}
+    assert parse_config(raw, {}).max_positions == 40960
+    assert parse_config({**raw, "rope_scaling": rope}, {}).max_positions == 131072
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"model_type": "llama", "hidden_act": "silu"}'])

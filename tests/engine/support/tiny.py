@@ -9,7 +9,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 VOCAB = 320
 SIZES: dict[str, Any] = {
@@ -44,7 +44,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "excluding": {"r": 8, "lora_alpha": 16, "target_modules": ALL, "exclude_modules": ["k_proj", "down_proj"]},
     "r256": {"r": 256, "lora_alpha": 64, "target_modules": ALL},
 }
-FAMILIES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM)}
 
 
 @dataclass(frozen=True)
@@ -68,17 +67,22 @@ class TinyModel:
 
 def make_tiny(root: Path, family: str) -> TinyModel:
     """Write a model and all KINDS of adapters under `root`; always the same bytes for the same family."""
-    config, model_class = FAMILIES[family]
+    model = make_model(root, {"model_type": family, "tie_word_embeddings": family == "llama"}, tuple(KINDS))
+    model.adapters["sharded"] = _sharded(model.adapters["all-r8"], root / "sharded")
+    model.adapters["bfloat16"] = _rounded(model.adapters["odd-r5"], root / "bfloat16")
+    return model
+
+
+def make_model(root: Path, settings: dict[str, Any], kinds: tuple[str, ...], shard_size: str = "1GB") -> TinyModel:
+    """Write a model of SIZES changed by `settings` (those of config.json) and adapters of `kinds` under `root`."""
     generator = torch.Generator().manual_seed(11)
-    base = model_class(config(**SIZES, tie_word_embeddings=family == "llama"))
+    config = {**SIZES, **settings}
+    base = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
     for name, weight in base.named_parameters():
         spread = 0.05 if "norm" in name else 0.3 if "embed" in name else 0.25
         weight.data.normal_(1.0 if "norm" in name else 0.0, spread, generator=generator)
-    base.save_pretrained(root / "base")
-    adapters = {kind: _make_adapter(root, kind, generator) for kind in KINDS}
-    adapters["sharded"] = _sharded(adapters["all-r8"], root / "sharded")
-    adapters["bfloat16"] = _rounded(adapters["odd-r5"], root / "bfloat16")
-    return TinyModel(root / "base", adapters)
+    base.save_pretrained(root / "base", max_shard_size=shard_size)
+    return TinyModel(root / "base", {kind: _make_adapter(root, kind, generator) for kind in kinds})
 
 
 def _make_adapter(root: Path, kind: str, generator: torch.Generator) -> Path:
