@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lorafleet_contracts.capacity import weight_parameters
+from lorafleet_engine.errors import UnsupportedModelError
 from lorafleet_engine.messages import AdapterLoaded, Generate, LoopConfig, SamplingParams, StepLimits
 from tests.engine.support.driver import LoopDriver
 from tests.engine.support.exactness import Expected, difference, greedy
@@ -125,7 +126,9 @@ def test_scaled_positions(scaling: str, tmp_path: Path) -> None:
 
 
 def test_the_rule_sees_a_window(tmp_path: Path) -> None:
-    """A window shorter than the sequences changes answers, so that refusing it is right."""
+    """A window shorter than the sequences is refused, and rightly: it changes answers."""
     case = make_case(tmp_path, {"model_type": "mistral", "sliding_window": 64}, ())
+    with pytest.raises(UnsupportedModelError, match="sliding window of 64 tokens"):
+        start(case.model, tmp_path / "blobs")
     publish(case.model, {"sliding_window": None})
     assert case.differences(tmp_path / "blobs", (None,))
