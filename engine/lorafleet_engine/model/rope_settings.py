@@ -55,6 +55,8 @@ def read_rope(raw: dict[str, Any]) -> RopeSettings:
     """Read the settings as transformers 5 does. Raises KeyError, TypeError or ValueError for a file that is broken."""
     rope = _published(raw)
     theta = float(rope.get("rope_theta") or raw.get("rope_theta") or 10_000.0)
+    if not 1 < theta < math.inf:
+        raise ValueError(f"rope_theta is {theta}")
     kind = _kind(rope)
     if kind == "default":
         return RopeSettings(theta)
@@ -80,7 +82,9 @@ def read_rope(raw: dict[str, Any]) -> RopeSettings:
 def _published(raw: dict[str, Any]) -> dict[str, Any]:
     """Newer files put theta and scaling into `rope_parameters`, older ones scaling alone into `rope_scaling`, which
     decides where a file has both."""
-    found: dict[str, Any] = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    found = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    if not isinstance(found, dict):
+        raise TypeError(f"the rope settings are {found!r}, not an object")
     return found
 
 

@@ -63,6 +63,8 @@ def test_unsupported(changes: dict[str, Any], word: str) -> None:
 @pytest.mark.parametrize(
     "rope",
     [
+        "linear",
+        {"rope_theta": 1},
         {"rope_type": "linear"},
         {"rope_type": "yarn", "factor": 0},
         {"rope_type": "yarn", "factor": 4, "beta_fast": 1, "beta_slow": 32},
@@ -71,7 +73,7 @@ def test_unsupported(changes: dict[str, Any], word: str) -> None:
         {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4},
     ],
 )
-def test_broken_scaling(tmp_path: Path, rope: dict[str, Any]) -> None:
+def test_broken_scaling(tmp_path: Path, rope: dict[str, Any] | str) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**QWEN25_7B, "rope_parameters": rope}))
     with pytest.raises(BrokenModelError):
         read_config(tmp_path)
