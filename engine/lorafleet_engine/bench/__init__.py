@@ -1,1 +1,1 @@
-"""Measuring the engine through its own scheduler, memory and runner: a workload of fixed seeds, and the GPU smoke."""
+"""Measuring the engine: the fixed workload, the GPU smoke, and `lorafleet bench` with its parts and report."""

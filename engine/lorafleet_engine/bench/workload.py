@@ -1,11 +1,12 @@
 """The fixed multi-LoRA workload that every engine is measured on, rivals and this one alike.
 
 Qwen2.5-7B's shape with random weights, PEFT adapters with random weights on all seven projections, and request sets
-drawn from fixed seeds. Used by bench/smoke.py and by benchmark scripts; what it draws must never change.
+drawn from fixed seeds. Used by bench/smoke.py, bench/parts/ and the rivals' scripts; what it draws must never change.
 """
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,23 +57,25 @@ class WorkloadAdapter:
     rank: int
 
 
-def write_model(root: Path) -> Path:
+def write_model(root: Path, raw: dict[str, Any] = QWEN25_7B) -> Path:
     """Write the base model's config (engines make its random weights themselves)."""
     root.mkdir(parents=True, exist_ok=True)
-    (root / "config.json").write_text(json.dumps(QWEN25_7B))
+    (root / "config.json").write_text(json.dumps(raw))
     return root
 
 
-def write_adapters(root: Path, count: int, ranks: tuple[int, ...] = RANKS) -> list[WorkloadAdapter]:
-    """Write `count` PEFT adapters (bf16) whose ranks cycle through `ranks`; those that exist are kept.
+def write_adapters(
+    root: Path, numbers: Sequence[int], ranks: tuple[int, ...] = RANKS, raw: dict[str, Any] = QWEN25_7B
+) -> list[WorkloadAdapter]:
+    """Write PEFT adapters (bf16) by their numbers, number k of rank ranks[k % len(ranks)]; those that exist are kept.
 
-    Every adapter has bytes of its own, seeded by its index, so that an engine which keys by content holds and reads as
+    Every adapter has bytes of its own, seeded by its number, so that an engine which keys by content holds and reads as
     many bytes as one which keys by name. 200 adapters take 30.3 GB.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    shape = parse_config(QWEN25_7B, {}).shape
+    shape = parse_config(raw, {}).shape
     adapters = []
-    for number in range(count):
+    for number in numbers:
         adapter = WorkloadAdapter(f"a{number:04d}", root / f"a{number:04d}", ranks[number % len(ranks)])
         if not (adapter.directory / "adapter_config.json").exists():
             _write_adapter(adapter, shape, number, device)

@@ -1,0 +1,142 @@
+"""`lorafleet bench`: runs one part of the benchmark, or merges what parts have recorded into JSON and a report.
+
+Registered with the `lorafleet` command, and run as `python -m lorafleet_engine.bench` where nothing is installed but
+torch, triton, safetensors and numpy. Torch is imported when a part runs, not before.
+"""
+
+import argparse
+import datetime
+import importlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lorafleet_engine.bench.merge import NothingToMergeError, merge
+from lorafleet_engine.bench.options import FULL, TINY, Options
+from lorafleet_engine.bench.records import Entry, RecordFile
+
+if TYPE_CHECKING:
+    from lorafleet_engine.bench.bench import Bench, Case
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+PARTS = ("decode", "prefill", "serve", "cold", "sweep", "stall", "residents")
+
+
+def register(subparsers: "Subparsers") -> None:
+    """Add `lorafleet bench engine` and `lorafleet bench merge`."""
+    add_commands(subparsers.add_parser("bench", help="measure the engine on the fixed multi-LoRA workload"))
+
+
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """The two commands under `parser`."""
+    commands = parser.add_subparsers(dest="bench", required=True, metavar="COMMAND")
+    engine = commands.add_parser("engine", help="run one part; finished cases are skipped")
+    engine.add_argument("--part", required=True, choices=PARTS)
+    engine.add_argument("--records", type=Path, required=True, help="a file of JSON lines, appended to")
+    engine.add_argument("--sources", type=Path, default=Path("/dev/shm/lorafleet-bench"), help="a tmpfs folder")
+    engine.add_argument("--disk", type=Path, default=Path("/var/tmp/lorafleet-bench"), help="a folder on a real disk")
+    engine.add_argument("--tiny", action="store_true", help="a small model: shows that it runs, measures nothing")
+    engine.add_argument("--device", default="", help="cuda or cpu; cuda where there is one")
+    engine.add_argument("--repeats", type=int, default=3, help="the median of so many counts")
+    engine.add_argument("--budget", type=float, default=480.0, metavar="SECONDS", help="start no case after so long")
+    engine.add_argument("--utilization", type=int, default=95, help="percent of the device's memory")
+    engine.add_argument("--commit", default="", help="where git cannot tell")
+    engine.set_defaults(run=_engine)
+    merging = commands.add_parser("merge", help="merge records into one JSON file and one HTML page")
+    merging.add_argument("records", type=Path, nargs="+")
+    merging.add_argument("--out", type=Path, default=Path("docs/benchmarks/engine-h200.json"))
+    merging.add_argument("--rivals", type=Path, default=Path("docs/benchmarks/rivals.json"))
+    merging.set_defaults(run=_merge)
+
+
+def _merge(parsed: argparse.Namespace) -> int:
+    try:
+        print(json.dumps(merge(parsed.records, parsed.rivals, parsed.out)))
+    except (NothingToMergeError, OSError) as error:
+        print(f"lorafleet: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _engine(parsed: argparse.Namespace) -> int:
+    import torch
+
+    from lorafleet_engine.bench.bench import Bench
+
+    options = Options(
+        part=parsed.part,
+        records=parsed.records,
+        sources=parsed.sources,
+        disk=parsed.disk,
+        dims=TINY if parsed.tiny else FULL,
+        device=parsed.device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        repeats=parsed.repeats,
+        budget_s=parsed.budget,
+        utilization_percent=parsed.utilization,
+        commit=parsed.commit or _commit(),
+    )
+    started = time.monotonic()
+    bench = Bench(options)
+    machine = {
+        "device": torch.cuda.get_device_name(bench.device) if bench.device.type == "cuda" else "cpu",
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "torch": torch.__version__,
+        "bandwidth_bytes_s": round(bench.floor.bandwidth),
+    }
+    summary = {**_run_part(bench, machine, started), **machine}
+    summary["seconds"] = round(time.monotonic() - started, 1)
+    print(json.dumps(summary), flush=True)
+    return 0 if not summary["left"] and not summary["errors"] else 1
+
+
+def _run_part(bench: "Bench", machine: dict[str, Any], started: float) -> dict[str, Any]:
+    """Run the cases that are not finished yet, as far as the budget goes. A failed case does not end the part."""
+    options, file = bench.options, RecordFile(bench.options.records)
+    settings = options.settings()
+    finished = file.finished(options.part, settings, machine["device"])
+    summary: dict[str, Any] = {"part": options.part, "done": [], "skipped": [], "left": [], "errors": []}
+    for case in _cases(bench):
+        if case.key in finished:
+            summary["skipped"].append(case.key)
+        elif time.monotonic() - started >= options.budget_s:
+            summary["left"].append(case.key)
+        else:
+            try:
+                record = case.run()
+            except Exception as error:  # noqa: BLE001  (the other cases are still worth their figures)
+                summary["errors"].append(f"{case.key}: {type(error).__name__}: {error}")
+                print(summary["errors"][-1], file=sys.stderr, flush=True)
+                continue
+            file.append(Entry(options.part, case.key, settings, machine, record))
+            summary["done"].append(case.key)
+            took = round(time.monotonic() - started)
+            print(f"{took} s  {options.part}  {case.key}  {json.dumps(record)}", file=sys.stderr, flush=True)
+    return summary
+
+
+def _cases(bench: "Bench") -> "list[Case]":
+    module = importlib.import_module(f"lorafleet_engine.bench.parts.{bench.options.part}")
+    return list(module.cases(bench))
+
+
+def _commit() -> str:
+    git = shutil.which("git")
+    if git is None:
+        return "unknown"
+    found = subprocess.run(
+        [git, "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() if found.returncode == 0 else "unknown"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The same commands without the `lorafleet` root; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m lorafleet_engine.bench", description=__doc__)
+    add_commands(parser)
+    parsed = parser.parse_args(arguments)
+    return int(parsed.run(parsed))

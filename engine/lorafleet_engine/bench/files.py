@@ -1,0 +1,45 @@
+"""Files whose pages are not in memory, and how fast the disk gives them. Used by bench/parts/cold.py."""
+
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+CHUNK = 8 << 20
+
+
+def copy_to(folder: Path, paths: Sequence[Path]) -> list[Path]:
+    """Copies of the files under `folder`, written through to the disk; those of the same size are kept."""
+    folder.mkdir(parents=True, exist_ok=True)
+    copies = []
+    for path in paths:
+        target = folder / path.name
+        if not target.exists() or target.stat().st_size != path.stat().st_size:
+            shutil.copyfile(path, target)
+            with target.open("rb") as file:
+                os.fsync(file.fileno())
+        copies.append(target)
+    return copies
+
+
+def drop_pages(paths: Sequence[Path]) -> None:
+    """Ask the kernel to forget the files' pages (posix_fadvise DONTNEED); they must be on the disk and not mapped."""
+    for path in paths:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def read_bandwidth(paths: Sequence[Path]) -> float:
+    """Bytes a second of reading the files one after another, their pages dropped before and after."""
+    drop_pages(paths)
+    buffer, total = memoryview(bytearray(CHUNK)), 0
+    started = time.perf_counter()
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                total += count
+    seconds = time.perf_counter() - started
+    drop_pages(paths)
+    return total / seconds

@@ -1,0 +1,115 @@
+"""What a run of `lorafleet bench engine` is asked to do, and the sizes of its cases. Built by command.py; torch-free.
+
+FULL is the workload that the rivals ran; TINY runs every part on a CPU in seconds and measures nothing.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+DType = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dims:
+    """Sizes in tokens, sequences and adapters. `long` are (batch, context) of base decodes; `memory_bytes` None means
+    the device's, by utilisation; `chunk` is the prompt that comes beside running decodes."""
+
+    name: str
+    overrides: dict[str, int]
+    dtype: DType
+    memory_bytes: int | None
+    catalogue: int
+    batches: tuple[int, ...]
+    prompt: int
+    decode_steps: int
+    distinct: tuple[int, ...]
+    long: tuple[tuple[int, int], ...]
+    prefill_batches: tuple[int, ...]
+    requests: int
+    request_prompt: int
+    request_answer: int
+    sweep_caps: tuple[int, ...]
+    step_tokens: int
+    beside: int
+    loads: int
+    chunk: int
+
+
+FULL = Dims(
+    name="qwen2.5-7b",
+    overrides={},
+    dtype="bfloat16",
+    memory_bytes=None,
+    catalogue=200,
+    batches=(1, 16, 64, 256),
+    prompt=128,
+    decode_steps=128,
+    distinct=(1, 8, 32),
+    long=((64, 4096), (1, 32000)),
+    prefill_batches=(64, 256),
+    requests=512,
+    request_prompt=256,
+    request_answer=128,
+    sweep_caps=(4, 8, 16, 32, 128),
+    step_tokens=2048,
+    beside=64,
+    loads=100,
+    chunk=8192,
+)
+TINY = Dims(
+    name="tiny",
+    overrides={
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 512,
+    },
+    dtype="float32",
+    memory_bytes=256 << 20,
+    catalogue=24,
+    batches=(1, 4),
+    prompt=8,
+    decode_steps=4,
+    distinct=(1, 4),
+    long=((2, 40),),
+    prefill_batches=(4,),
+    requests=8,
+    request_prompt=12,
+    request_answer=4,
+    sweep_caps=(2, 8),
+    step_tokens=64,
+    beside=3,
+    loads=6,
+    chunk=200,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`records`: the JSON-lines file; `sources`: a folder in memory (tmpfs) for adapters' files; `disk`: a folder on a
+    real disk; `budget_s`: no case is started after so many seconds."""
+
+    part: str
+    records: Path
+    sources: Path
+    disk: Path
+    dims: Dims
+    device: str
+    repeats: int
+    budget_s: float
+    utilization_percent: int
+    commit: str
+
+    def settings(self) -> dict[str, Any]:
+        """What makes figures comparable: a finished case counts as finished under these settings only."""
+        return {
+            "shape": self.dims.name,
+            "dtype": self.dims.dtype,
+            "repeats": self.repeats,
+            "utilization_percent": self.utilization_percent,
+            "commit": self.commit,
+            "sizes": {name: value for name, value in asdict(self.dims).items() if name not in ("name", "overrides")},
+        }

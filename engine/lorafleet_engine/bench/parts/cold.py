@@ -1,0 +1,140 @@
+"""Serving with nothing resident: the same requests, every adapter loaded at its first use, from three places.
+
+Host: packed files in memory, as the loader's host tier keeps them. Disk: the same packed files on a disk, their pages
+dropped, mapped by the loop. Source: adapters as published, in memory, through the real loader process with empty
+caches (fetch, digest, inspect, keep on disk, pack).
+"""
+
+import importlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lorafleet_contracts.digest import adapter_files, folder_digest
+from lorafleet_engine.bench.bench import Bench, Case, median, rounded
+from lorafleet_engine.bench.catalogue import Blob
+from lorafleet_engine.bench.files import copy_to, drop_pages, read_bandwidth
+from lorafleet_engine.bench.serving import Traffic, serving_plan, traffic
+from lorafleet_engine.bench.session import BenchError, Session
+from lorafleet_engine.bench.workload import write_adapters, write_model
+from lorafleet_engine.messages import LoadAdapter, ToLoop
+
+ZIPF = 1.0
+
+
+def cases(bench: Bench) -> Iterator[Case]:
+    """The three arms; each takes the warm time of the same engine first."""
+    arms = _Arms(bench)
+    yield Case("cold-host", arms.host)
+    yield Case("cold-disk", arms.disk)
+    yield Case("cold-source", arms.source)
+
+
+@dataclass(slots=True)
+class _Arms:
+    bench: Bench
+    warm: list[float] | None = None
+
+    def host(self) -> dict[str, Any]:
+        session, load = self._ready()
+        seconds = self.bench.repeated(lambda _: _cold(session, load, load.distinct))
+        return self._record("cold-host", load, seconds, {})
+
+    def disk(self) -> dict[str, Any]:
+        session, load = self._ready()
+        paths = copy_to(self.bench.options.disk / "packed", [Path(blob.ref.path) for blob in load.distinct])
+        moved = [
+            replace(blob, ref=replace(blob.ref, path=str(path)))
+            for blob, path in zip(load.distinct, paths, strict=True)
+        ]
+        bandwidth = read_bandwidth(paths)
+
+        def measure(_: int) -> float:
+            session.keep([])
+            drop_pages(paths)
+            return _cold(session, load, moved)
+
+        seconds = self.bench.repeated(measure)
+        warm = median(self.warm or [])
+        allowed = warm + sum(blob.ref.bytes for blob in moved) / bandwidth
+        more = {"disk_bytes_s": round(bandwidth), "over_warm_plus_read": round(median(seconds) / allowed, 4)}
+        return self._record("cold-disk", load, seconds, more)
+
+    def source(self) -> dict[str, Any]:
+        """Once only: a second run would find caches."""
+        try:
+            child = importlib.import_module("lorafleet_engine.bench.loader_child")
+            importlib.import_module("lorafleet_engine.loader.jobs")
+            importlib.import_module("lorafleet_engine.loader.packer")
+        except ModuleNotFoundError as error:
+            raise BenchError(f"the loader needs {error.name}, which is not installed here") from error
+        session, load = self._ready()
+        options, dims = self.bench.options, self.bench.dims
+        root = options.sources / f"{dims.name}-sources"
+        base = write_model(root / "base", self.bench.raw)
+        used = [blob.number for blob in load.distinct]
+        spare = next(number for number in range(dims.catalogue) if number not in used)
+        first, *jobs = [
+            (
+                f"file://{adapter.directory.resolve()}",
+                folder_digest(adapter.directory, adapter_files(adapter.directory)),
+            )
+            for adapter in write_adapters(root, [spare, *used], raw=self.bench.raw)
+        ]
+        session.keep([])
+        loader = child.LoaderChild(base, options.sources / "host-tier", options.disk / "disk-tier", dims.dtype)
+        try:
+            list(loader.pack([first]))  # a loader that serves has long imported what it needs
+            by_digest = {digest: blob for (_, digest), blob in zip(jobs, load.distinct, strict=True)}
+            packed = (
+                [replace(by_digest[each.facts.digest], ref=each.blob) for each in done] for done in loader.pack(jobs)
+            )
+            seconds = session.run(_feed(session, load, packed)).seconds
+        finally:
+            loader.close()
+        session.note_resident(load.distinct)
+        return self._record("cold-source", load, [seconds], {})
+
+    def _ready(self) -> tuple[Session, Traffic]:
+        session = self.bench.session(serving_plan(self.bench))
+        load = traffic(self.bench, ZIPF)
+        if self.warm is None:
+            session.keep(load.distinct)
+            self.warm = self.bench.repeated(lambda _: load.seconds(session))
+        return session, load
+
+    def _record(self, state: str, load: Traffic, seconds: list[float], more: dict[str, Any]) -> dict[str, Any]:
+        warm = median(self.warm or [])
+        return {
+            "case": "serve",
+            "zipf": ZIPF,
+            "state": state,
+            "tok_s": load.tokens_per_second(median(seconds)),
+            "wall_s": median(seconds),
+            "warm_wall_s": warm,
+            "over_warm": round(median(seconds) / warm, 4),
+            "loaded": len(load.distinct),
+            "loaded_bytes": sum(blob.ref.bytes for blob in load.distinct),
+            **more,
+            "repeats_s": rounded(seconds),
+            "caps": serving_plan(self.bench).caps(),
+        }
+
+
+def _cold(session: Session, load: Traffic, blobs: Sequence[Blob]) -> float:
+    """Wall time with every adapter loaded on the way, one before each step."""
+    session.keep([])
+    seconds = session.run(_feed(session, load, ([blob] for blob in blobs))).seconds
+    session.note_resident(blobs)
+    return seconds
+
+
+def _feed(session: Session, load: Traffic, arriving: Iterable[Sequence[Blob]]) -> Iterator[Sequence[ToLoop]]:
+    """Each adapter as it arrives, with the requests that have waited for it."""
+    waiting: defaultdict[str, list[ToLoop]] = defaultdict(list)
+    for request in load.requests(session):
+        waiting[request.adapter or ""].append(request)
+    for blobs in arriving:
+        yield [message for blob in blobs for message in (LoadAdapter(blob.key, blob.ref), *waiting[blob.key])]

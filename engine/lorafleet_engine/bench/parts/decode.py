@@ -1,0 +1,78 @@
+"""Decode steps: batches x adapters x ranks, and long contexts of the base, each beside the same engine's own base."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from lorafleet_engine.bench.bench import Batch, Bench, Case, decode_ms, median, rounded
+from lorafleet_engine.bench.session import EnginePlan
+from lorafleet_engine.messages import StepLimits
+
+KINDS = ("16", "64", "mixed")
+
+
+def cases(bench: Bench) -> Iterator[Case]:
+    """The matrix of design section 1, smallest batch first, then the long contexts."""
+    dims = bench.dims
+    length = dims.prompt + dims.decode_steps + 1
+    plan = EnginePlan(StepLimits(tokens=dims.step_tokens, sequences=max(dims.batches)), length)
+    matrix = _Matrix(bench)
+    for batch in dims.batches:
+        yield matrix.base(plan, batch, dims.prompt)
+        for kind in KINDS:
+            for count in dims.distinct:
+                if count <= batch and (kind == "16" or count > 1) and (kind != "mixed" or count == dims.distinct[-1]):
+                    yield matrix.adapted(plan, batch, count, kind)
+    for batch, context in dims.long:
+        longest = EnginePlan(StepLimits(tokens=dims.step_tokens, sequences=batch), context + dims.decode_steps + 1)
+        yield matrix.base(longest, batch, context)
+
+
+class _Matrix:
+    """Remembers the base's times of this very run: they are what adapters' are held against."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._own_base: dict[tuple[EnginePlan, int], list[float]] = {}
+
+    def base(self, plan: EnginePlan, batch: int, prompt: int) -> Case:
+        def run() -> dict[str, Any]:
+            session = self._bench.session(plan)
+            session.keep([])
+            times = decode_ms(self._bench, session, Batch(batch, prompt))
+            self._own_base[plan, batch] = times
+            return self._record(plan, Batch(batch, prompt), "none", times)
+
+        return Case(f"base B={batch} context={prompt}", run)
+
+    def adapted(self, plan: EnginePlan, rows: int, count: int, kind: str) -> Case:
+        def run() -> dict[str, Any]:
+            bench = self._bench
+            session = bench.session(plan)
+            batch = Batch(rows, bench.dims.prompt, tuple(bench.adapters(count, kind)))
+            session.keep(batch.used)
+            if (plan, rows) not in self._own_base:
+                self._own_base[plan, rows] = decode_ms(bench, session, Batch(rows, bench.dims.prompt))
+            return self._record(plan, batch, kind, decode_ms(bench, session, batch))
+
+        return Case(f"adapters={count} rank={kind} B={rows}", run)
+
+    def _record(self, plan: EnginePlan, batch: Batch, kind: str, times: list[float]) -> dict[str, Any]:
+        bench, context = self._bench, batch.prompt + self._bench.dims.decode_steps // 2
+        rank_sum = sum(blob.rank for blob in batch.used)
+        own = median(self._own_base[plan, batch.rows])
+        floor = bench.floor.of(rank_sum, context * batch.rows).fields()
+        return {
+            "case": "decode",
+            "batch": batch.rows,
+            "context": context,
+            "adapters": len(batch.used),
+            "rank": kind,
+            "rank_sum": rank_sum,
+            "ms": median(times),
+            "own_base_ms": own,
+            "over_own_base": round(median(times) / own, 4),
+            **floor,
+            "over_floor": round(median(times) / floor["floor_ms"], 4),
+            "repeats_ms": rounded(times),
+            "caps": plan.caps(),
+        }

@@ -1,0 +1,161 @@
+"""One engine loop driven through its messages, the way the api process drives it, with the times of all its news.
+
+Used by bench/bench.py and the parts. The loop runs in this thread, so a figure holds planning, running, sampling and
+sending, but neither HTTP nor the pipe.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from lorafleet_engine.bench.catalogue import Blob, SharedBytesError, check_distinct
+from lorafleet_engine.loop import EngineLoop
+from lorafleet_engine.messages import (
+    AdapterRejected,
+    FromLoop,
+    Generate,
+    LoadAdapter,
+    LoopState,
+    Rejected,
+    SamplingParams,
+    StepLimits,
+    Tokens,
+    ToLoop,
+    UnloadAdapter,
+)
+from lorafleet_engine.runner.assembly import EngineCore
+
+
+class BenchError(Exception):
+    """The engine did not do what a case needs, so there is no figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """What an engine is built with; cases of one plan share an engine."""
+
+    limits: StepLimits
+    max_model_len: int
+
+    def caps(self) -> dict[str, int]:
+        """The caps of a step, as a record states them."""
+        limits = self.limits
+        return {
+            "tokens": limits.tokens,
+            "sequences": limits.sequences,
+            "distinct_adapters": limits.distinct_adapters,
+            "rank_sum": limits.rank_sum,
+        }
+
+
+@dataclass(slots=True)
+class Run:
+    """What one call of Session.run saw: `times` of every request's news, in seconds since its start."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+    times: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def gaps(self, request_id: str, first: int, last: int | None = None) -> list[float]:
+        """Seconds between a request's tokens `first` .. `last`."""
+        times = self.times[request_id][first:last]
+        return [after - before for before, after in pairwise(times)]
+
+
+class _Mailbox:
+    """A Mailbox (loop.py) of two lists; news is stamped when it is sent."""
+
+    def __init__(self) -> None:
+        self.inbox: list[ToLoop] = []
+        self.outbox: list[tuple[float, FromLoop]] = []
+
+    def receive(self, wait_s: float) -> list[ToLoop]:
+        taken, self.inbox = self.inbox, []
+        return taken
+
+    def send(self, message: FromLoop) -> None:
+        self.outbox.append((time.perf_counter(), message))
+
+
+class Session:
+    """An engine and what is resident in it. `rank_unit_bytes` are those of one unit of rank."""
+
+    def __init__(self, core: EngineCore, rank_unit_bytes: int) -> None:
+        self.core = core
+        self._unit = rank_unit_bytes
+        self._mailbox = _Mailbox()
+        self._loop = EngineLoop(core, self._mailbox, state_interval_s=0.5)
+        self._resident: dict[str, Blob] = {}
+        self._state: LoopState | None = None
+        self._sent = 0
+
+    def requests(
+        self, prompts: Sequence[Sequence[int]], adapters: Sequence[Blob | None], answer: int
+    ) -> list[Generate]:
+        """Greedy requests of exactly `answer` tokens each, with ids never used before."""
+        made = []
+        for prompt, adapter in zip(prompts, adapters, strict=True):
+            params = SamplingParams(max_tokens=answer, temperature=0.0, ignore_eos=True)
+            key = None if adapter is None else adapter.key
+            made.append(Generate(str(self._sent), key, tuple(prompt), params))
+            self._sent += 1
+        return made
+
+    def run(self, feed: Iterable[Sequence[ToLoop]]) -> Run:
+        """Send one item of `feed` before each turn; turn until it is used up and every request has its last news.
+
+        Raises BenchError when the engine refuses or fails anything.
+        """
+        run, source, live, more = Run(), iter(feed), dict[str, Generate](), True
+        started = time.perf_counter()
+        while more or live:
+            messages = next(source, None) if more else None
+            more = messages is not None
+            self._mailbox.inbox += messages or ()
+            live |= {message.request_id: message for message in messages or () if isinstance(message, Generate)}
+            self._loop.turn()
+            news, self._mailbox.outbox = self._mailbox.outbox, []
+            for at, message in news:
+                self._note(run, live, at - started, message)
+        run.seconds = time.perf_counter() - started
+        return run
+
+    def keep(self, blobs: Sequence[Blob]) -> None:
+        """Have exactly these adapters resident, and make sure that each brings bytes of its own."""
+        wanted = {blob.key: blob for blob in blobs}
+        gone = [UnloadAdapter(key) for key in self._resident if key not in wanted]
+        self.run([gone])
+        self.run([LoadAdapter(key, blob.ref)] for key, blob in wanted.items() if key not in self._resident)
+        self._resident = wanted
+        self.check(list(wanted.values()))
+
+    def note_resident(self, blobs: Sequence[Blob]) -> None:
+        """Tell the session what a run of one's own has loaded."""
+        self._resident |= {blob.key: blob for blob in blobs}
+        self.check(list(self._resident.values()))
+
+    def check(self, blobs: Sequence[Blob]) -> None:
+        """Raise SharedBytesError unless there are as many digests as adapters and the device holds all their bytes."""
+        check_distinct(blobs)
+        expected = sum(blob.rank for blob in blobs) * self._unit
+        held = 0 if self._state is None else self._state.adapter_bytes
+        if held != expected:
+            raise SharedBytesError(f"{len(blobs)} adapters take {expected} bytes, the device holds {held}")
+
+    def _note(self, run: Run, live: dict[str, Generate], at: float, message: FromLoop) -> None:
+        match message:
+            case Tokens():
+                run.tokens += len(message.tokens)
+                run.times[message.request_id].append(at)
+                if message.finish_reason is not None:
+                    request = live.pop(message.request_id)
+                    if message.usage is None or message.usage.completion_tokens != request.params.max_tokens:
+                        raise BenchError(f"{message.finish_reason} after {message.usage}: {message.error}")
+            case LoopState():
+                self._state = message
+            case Rejected() | AdapterRejected():
+                raise BenchError(f"refused: {message.code}: {message.message}")
+            case _:
+                pass
