@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from lorafleet_engine.kernels.lora import LoraRows, apply_lora
+from lorafleet_engine.kernels.lora import LoraRows, apply_lora, begin_lora
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class ProjectionGroup:
 
     def __call__(self, x: torch.Tensor, lora: LoraRows | None) -> torch.Tensor:
         """x [T, K] -> [T, sum(widths)]."""
+        if lora is not None:
+            begin_lora(x, lora, (self.layer, self.group))
         out = F.linear(x, self.weight, self.bias)
         if lora is not None:
             apply_lora(out, x, lora, (self.layer, self.group), self.widths)

@@ -9,7 +9,7 @@ import torch
 from lorafleet_contracts.capacity import KV_BLOCK_TOKENS
 from lorafleet_engine.kernels.attention import CacheLayout, decode_contexts
 from lorafleet_engine.kernels.attention.reference import hiding_bias
-from lorafleet_engine.kernels.lora import GatheredRows, GroupColumns, LoraRows, TileWork, tiled_rows
+from lorafleet_engine.kernels.lora import GatheredRows, GroupColumns, LoraRows, TileSource, TileWork, tiled_rows
 from lorafleet_engine.kernels.rope import NewTokens
 from lorafleet_engine.layers.batch import ForwardBatch, Segment
 from lorafleet_engine.memory.geometry import ZERO_PAGE, PoolGeometry
@@ -21,12 +21,13 @@ from lorafleet_engine.runner.pool import DevicePool
 
 @dataclass(frozen=True, slots=True)
 class InputBuilder:
-    """Turns packed ints into a ForwardBatch over one pool; rope is model.rope's table."""
+    """Turns packed ints into a ForwardBatch over one pool; rope is model.rope's table; `side` see TileSource."""
 
     geometry: PoolGeometry
     pool: DevicePool
     rope: torch.Tensor
     dtype: torch.dtype
+    side: torch.cuda.Stream | None
 
     def build(self, packed: torch.Tensor, shape: StepShape) -> ForwardBatch:
         """packed [shape.size] is int32 on the device, as runner.packing wrote it."""
@@ -63,8 +64,9 @@ class InputBuilder:
         if not shape.lists.segments:
             return self._gathered(fields)
         work = TileWork(**{name: fields[name] for name in ("rows", "order", "counts", *LIST_NAMES)})
-        table = (self.pool.granules, self.pool.row_table, self.geometry.layer_granules)
-        return tiled_rows(table, self._groups(), work, shape.lists.token_tile)
+        columns = self.geometry.layer_granules
+        source = TileSource(self.pool.granules, self.pool.row_table, columns, self._groups(), self.side)
+        return tiled_rows(source, work, shape.lists.token_tile)
 
     def _groups(self) -> tuple[GroupColumns, ...]:
         """Where every group of projections lies in a layer's part of a row of the row table."""

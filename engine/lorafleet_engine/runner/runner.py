@@ -37,9 +37,10 @@ class Runner:
         self._most_pages = pages_for_tokens(max_model_len)
         device = pool.memory.device
         rope = rope_table(config, max_model_len, device)
-        self._inputs = InputBuilder(geometry, pool, rope, pool.memory.dtype)
         size = self._largest_step(max_model_len)
         on_cuda = device.type == "cuda"
+        side = torch.cuda.Stream(device) if on_cuda else None  # type: ignore[no-untyped-call]
+        self._inputs = InputBuilder(geometry, pool, rope, pool.memory.dtype, side)
         self._host = torch.zeros(size, dtype=torch.int32, pin_memory=on_cuda)
         self._ints = self._host.numpy()
         self._packed = torch.zeros(size, dtype=torch.int32, device=device)

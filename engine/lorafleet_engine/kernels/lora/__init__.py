@@ -16,6 +16,7 @@ from lorafleet_engine.kernels.lora.tiles import (
     TOKEN_TILE,
     GroupColumns,
     TiledRows,
+    TileSource,
     TileWork,
     tile_unit,
     tiled_rows,
@@ -28,9 +29,11 @@ __all__ = [
     "GatheredRows",
     "GroupColumns",
     "LoraRows",
+    "TileSource",
     "TileWork",
     "TiledRows",
     "apply_lora",
+    "begin_lora",
     "tiled_rows",
     "uses_tiles",
 ]
@@ -43,12 +46,21 @@ def uses_tiles(device: torch.device, granule: int) -> bool:
     return device.type == "cuda" and tile_unit(granule) >= RANK_TILE
 
 
+def begin_lora(x: torch.Tensor, rows: LoraRows, site: tuple[int, int]) -> None:
+    """Start what needs x [T, K] only, beside what the caller launches until it calls apply_lora for the same site."""
+    if isinstance(rows, TiledRows):
+        from lorafleet_engine.kernels.lora import kernel
+
+        kernel.begin_lora(x, rows, site)
+
+
 def apply_lora(
     out: torch.Tensor, x: torch.Tensor, rows: LoraRows, site: tuple[int, int], widths: Sequence[int]
 ) -> None:
     """Add every token's own low-rank update to out in place: x A^T B for its adapter, nothing for base tokens.
 
     x [T, K]; out [T, sum(widths)], one width a projection; site is (layer, number of the group of projections).
+    begin_lora has been called with the same x, rows and site.
     """
     layer, group = site
     if isinstance(rows, GatheredRows):
@@ -56,4 +68,4 @@ def apply_lora(
         return
     from lorafleet_engine.kernels.lora import kernel
 
-    kernel.apply_lora(out, x, rows, site)
+    kernel.apply_lora(out, rows, site)

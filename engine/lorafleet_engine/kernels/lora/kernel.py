@@ -246,9 +246,21 @@ def _add(place, update):
     tl.store(place, tl.load(place).to(tl.float32) + update)
 
 
-def apply_lora(out: torch.Tensor, x: torch.Tensor, rows: TiledRows, site: tuple[int, int]) -> None:
-    """out and x are contiguous; site is (layer, group)."""
-    shrink(x, rows, site)
+def begin_lora(x: torch.Tensor, rows: TiledRows, site: tuple[int, int]) -> None:
+    """Shrink beside whatever the caller launches next. x is contiguous; site is (layer, group)."""
+    side = rows.source.side
+    if side is None:
+        shrink(x, rows, site)
+        return
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        shrink(x, rows, site)
+
+
+def apply_lora(out: torch.Tensor, rows: TiledRows, site: tuple[int, int]) -> None:
+    """Expand what begin_lora began. out is contiguous."""
+    if rows.source.side is not None:
+        torch.cuda.current_stream().wait_stream(rows.source.side)
     if rows.token_tile == FEW_TOKENS:
         expand_few(out, rows, site)
     else:
@@ -257,14 +269,14 @@ def apply_lora(out: torch.Tensor, x: torch.Tensor, rows: TiledRows, site: tuple[
 
 def shrink(x: torch.Tensor, rows: TiledRows, site: tuple[int, int]) -> None:
     """Fill rows.hidden with x A^T of every pair and projection of the group."""
-    group, work, pool = rows.groups[site[1]], rows.work, rows.pool
+    group, work, pool = rows.source.groups[site[1]], rows.work, rows.source.pool
     unit = shrink_unit(pool)
-    count, splits = len(group.downs), shrink_splits(group.depth, unit)
+    count, splits = len(group.downs), shrink_splits(group.depth, unit, rows.token_tile)
     most = work.pair_tile.shape[0] * count * splits
     _shrink[(min(WAVES * _multiprocessors(x.device), most),)](
         x,
         pool,
-        rows.table,
+        rows.source.table,
         work.rows,
         work.order,
         work.counts,
@@ -274,8 +286,8 @@ def shrink(x: torch.Tensor, rows: TiledRows, site: tuple[int, int]) -> None:
         rows.partial,
         rows.arrived,
         rows.hidden,
-        site[0] * rows.layer_columns,
-        TABLE=rows.table.shape[1],
+        site[0] * rows.source.layer_columns,
+        TABLE=rows.source.table.shape[1],
         DEPTH=group.depth,
         GRANULE=pool.shape[1],
         UNIT=unit,
@@ -294,8 +306,8 @@ def shrink(x: torch.Tensor, rows: TiledRows, site: tuple[int, int]) -> None:
 
 def expand(out: torch.Tensor, rows: TiledRows, site: tuple[int, int]) -> None:
     """Add hidden B of every segment to its tokens' rows of out, as products of matrices."""
-    group, width = rows.groups[site[1]], out.shape[1]
-    unit = min(tile_unit(rows.pool.shape[1]), 128)
+    group, width = rows.source.groups[site[1]], out.shape[1]
+    unit = min(tile_unit(rows.source.pool.shape[1]), 128)
     run = 2 if width > NARROW else 1
     most = rows.work.segment_start.shape[0] * -(-(width // unit) // run)
     _expand[(min(WAVES * _multiprocessors(out.device), most),)](
@@ -313,8 +325,8 @@ def expand(out: torch.Tensor, rows: TiledRows, site: tuple[int, int]) -> None:
 
 def expand_few(out: torch.Tensor, rows: TiledRows, site: tuple[int, int]) -> None:
     """The same for segments of at most FEW_TOKENS tokens, without matrix products: B is read straight to registers."""
-    group, width = rows.groups[site[1]], out.shape[1]
-    unit = min(tile_unit(rows.pool.shape[1]), 256 // out.element_size())
+    group, width = rows.source.groups[site[1]], out.shape[1]
+    unit = min(tile_unit(rows.source.pool.shape[1]), 256 // out.element_size())
     most = rows.work.segment_start.shape[0] * (width // unit)
     _expand_few[(min(FEW_WAVES * _multiprocessors(out.device), most),)](
         *_expand_arguments(out, rows, site),
@@ -335,7 +347,7 @@ def _expand_arguments(out: torch.Tensor, rows: TiledRows, site: tuple[int, int])
         work.segment_pair,
     )
     lists = (work.rows, work.order, work.counts, *segments)
-    return (out, rows.pool, rows.table, *lists, rows.hidden, site[0] * rows.layer_columns)
+    return (out, rows.source.pool, rows.source.table, *lists, rows.hidden, site[0] * rows.source.layer_columns)
 
 
 def _expand_layout(rows: TiledRows, group: GroupColumns, width: int) -> dict[str, int]:
@@ -343,9 +355,9 @@ def _expand_layout(rows: TiledRows, group: GroupColumns, width: int) -> dict[str
     count = len(group.ups)
     second = group.widths[0] if count > 1 else width
     return {
-        "TABLE": rows.table.shape[1],
+        "TABLE": rows.source.table.shape[1],
         "WIDTH": width,
-        "GRANULE": rows.pool.shape[1],
+        "GRANULE": rows.source.pool.shape[1],
         "PROJECTIONS": count,
         "B0": group.ups[0],
         "B1": group.ups[min(1, count - 1)],

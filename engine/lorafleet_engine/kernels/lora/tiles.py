@@ -52,18 +52,28 @@ class TileWork:
 
 
 @dataclass(frozen=True, slots=True)
-class TiledRows:
-    """The step's adapters for the kernels.
+class TileSource:
+    """Where rows of rank lie, the same for every step.
 
     pool [granules, G]; table [rows, layers * layer_columns] int32 holds granule numbers; `groups` one for each group
-    of projections; no segment has more than `token_tile` tokens. partial (fp32), arrived (int32, zeros between
-    launches) and hidden are scratch of one launch.
+    of projections. Shrinks run on the stream `side`, beside the caller's, if there is one.
     """
 
     pool: torch.Tensor
     table: torch.Tensor
     layer_columns: int
     groups: tuple[GroupColumns, ...]
+    side: torch.cuda.Stream | None
+
+
+@dataclass(frozen=True, slots=True)
+class TiledRows:
+    """The step's adapters for the kernels, in segments of at most `token_tile` tokens.
+
+    partial (fp32), arrived (int32, zeros between launches) and hidden are scratch of one shrink and its expand.
+    """
+
+    source: TileSource
     work: TileWork
     token_tile: int
     partial: torch.Tensor
@@ -81,30 +91,22 @@ def shrink_unit(pool: torch.Tensor) -> int:
     return min(tile_unit(pool.shape[1]), 256 // pool.element_size() * 2)
 
 
-def shrink_splits(depth: int, unit: int) -> int:
-    """Programs that share one tile's input: about SPLIT_ELEMENTS each, at most MOST_SPLITS of them."""
+def shrink_splits(depth: int, unit: int, token_tile: int) -> int:
+    """Programs that share one tile's input: about SPLIT_ELEMENTS each, at most MOST_SPLITS; one for long segments."""
+    if token_tile > FEW_TOKENS:
+        return 1
     units = depth // unit
     run = -(-units // min(max(depth // SPLIT_ELEMENTS, 1), MOST_SPLITS))
     return -(-units // run)
 
 
-def tiled_rows(
-    table: tuple[torch.Tensor, torch.Tensor, int], groups: tuple[GroupColumns, ...], work: TileWork, token_tile: int
-) -> TiledRows:
-    """Take the scratch memory for a step's lists; table is (pool, row table, its columns in a layer)."""
-    pool, row_table, layer_columns = table
-    unit, square = shrink_unit(pool), RANK_TILE * token_tile
-    pairs = work.pair_tile.shape[0]
-    most = max(len(group.downs) * shrink_splits(group.depth, unit) for group in groups)
-    widest = max(len(group.downs) for group in groups)
-    return TiledRows(
-        pool,
-        row_table,
-        layer_columns,
-        groups,
-        work,
-        token_tile,
-        torch.empty(pairs * most * square, device=pool.device, dtype=torch.float32),
-        torch.zeros(pairs * widest, device=pool.device, dtype=torch.int32),
-        torch.empty(pairs * widest * square, device=pool.device, dtype=pool.dtype),
-    )
+def tiled_rows(source: TileSource, work: TileWork, token_tile: int) -> TiledRows:
+    """Take the scratch memory for a step's lists."""
+    unit, device = shrink_unit(source.pool), source.pool.device
+    most = max(len(group.downs) * shrink_splits(group.depth, unit, token_tile) for group in source.groups)
+    places = work.pair_tile.shape[0] * max(len(group.downs) for group in source.groups)
+    square = RANK_TILE * token_tile
+    partial = torch.empty(work.pair_tile.shape[0] * most * square, device=device, dtype=torch.float32)
+    arrived = torch.zeros(places, device=device, dtype=torch.int32)
+    hidden = torch.empty(places * square, device=device, dtype=source.pool.dtype)
+    return TiledRows(source, work, token_tile, partial, arrived, hidden)
