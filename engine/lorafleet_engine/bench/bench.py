@@ -57,14 +57,18 @@ class Bench:
     def session(self, plan: EnginePlan) -> Session:
         """The engine of this plan, built anew (the former one is dropped first) unless it is there already."""
         if self._session is None or self._plan != plan:
-            self._session, self._plan = None, None
-            gc.collect()
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
+            self.drop()
             placement = Placement(self.device, self.dtype, self._usable(), plan.max_model_len, plan.limits)
             self._session = Session(assemble(self.config, self._source, placement), self.floor.rank_unit_bytes)
             self._plan = plan
         return self._session
+
+    def drop(self) -> None:
+        """Let the engine go, and its memory: after a failure nobody knows what it still runs."""
+        self._session, self._plan = None, None
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def adapters(self, count: int, kind: str) -> list[Blob]:
         """The first `count` adapters of a rank, or "mixed"; fewer where the catalogue has no more."""

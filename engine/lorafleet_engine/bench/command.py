@@ -96,9 +96,8 @@ def _engine(parsed: argparse.Namespace) -> int:
 
 def _run_part(bench: "Bench", machine: dict[str, Any], started: float) -> dict[str, Any]:
     """Run the cases that are not finished yet, as far as the budget goes. A failed case does not end the part."""
-    options, file = bench.options, RecordFile(bench.options.records)
-    settings = options.settings()
-    finished = file.finished(options.part, settings, machine["device"])
+    options = bench.options
+    finished = RecordFile(options.records).finished(options.part, options.settings(), machine["device"])
     summary: dict[str, Any] = {"part": options.part, "done": [], "skipped": [], "left": [], "errors": []}
     for case in _cases(bench):
         if case.key in finished:
@@ -106,17 +105,26 @@ def _run_part(bench: "Bench", machine: dict[str, Any], started: float) -> dict[s
         elif time.monotonic() - started >= options.budget_s:
             summary["left"].append(case.key)
         else:
-            try:
-                record = case.run()
-            except Exception as error:  # noqa: BLE001  (the other cases are still worth their figures)
-                summary["errors"].append(f"{case.key}: {type(error).__name__}: {error}")
-                print(summary["errors"][-1], file=sys.stderr, flush=True)
-                continue
-            file.append(Entry(options.part, case.key, settings, machine, record))
-            summary["done"].append(case.key)
-            took = round(time.monotonic() - started)
-            print(f"{took} s  {options.part}  {case.key}  {json.dumps(record)}", file=sys.stderr, flush=True)
+            _run_case(bench, case, machine, summary)
+            print(f"{time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     return summary
+
+
+def _run_case(bench: "Bench", case: "Case", machine: dict[str, Any], summary: dict[str, Any]) -> None:
+    """Run one case into the records, or into the summary's errors; the engine of a failed one is dropped."""
+    options = bench.options
+    try:
+        record = case.run()
+    except Exception as error:  # noqa: BLE001  (the other cases are still worth their figures)
+        summary["errors"].append(f"{case.key}: {type(error).__name__}: {error}")
+        print(summary["errors"][-1], file=sys.stderr, flush=True)
+        record = None
+    if record is None:
+        bench.drop()  # only here, where no traceback holds on to the engine any more
+        return
+    RecordFile(options.records).append(Entry(options.part, case.key, options.settings(), machine, record))
+    summary["done"].append(case.key)
+    print(f"{options.part}  {case.key}  {json.dumps(record)}", file=sys.stderr, flush=True)
 
 
 def _cases(bench: "Bench") -> "list[Case]":

@@ -143,6 +143,17 @@ def test_equal_adapters_give_no_figure(run: Run, tmp_path: Path) -> None:
     assert len(outcome.records) == 1
 
 
+def test_a_failed_case_leaves_no_engine_behind(run: Run, tmp_path: Path) -> None:
+    """The cases after it must not run beside what it left there."""
+    assert run("serve").status == 0
+    (tmp_path / "records.jsonl").unlink()
+    blob(tmp_path, 8).write_bytes(b"short")  # the fourth adapter that Zipf 1.0 loads; Zipf 0.1 does without it
+    outcome = run("serve")
+    assert outcome.status == 1
+    assert "bad_blob" in outcome.summary["errors"][0]
+    assert outcome.summary["done"] == ["zipf=None", "zipf=0.1"]
+
+
 def blob(root: Path, number: int) -> Path:
     folder = root / "memory" / "tiny-blobs"
     return folder / f"{number:04d}-r8-float32.blob"
