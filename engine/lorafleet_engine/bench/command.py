@@ -64,10 +64,13 @@ def _merge(parsed: argparse.Namespace) -> int:
 
 
 def _engine(parsed: argparse.Namespace) -> int:
-    import torch
+    try:
+        import torch
 
-    from lorafleet_engine.bench.bench import Bench
-
+        from lorafleet_engine.bench.bench import Bench
+    except ModuleNotFoundError as error:
+        print(f"lorafleet: `bench engine` needs {error.name} (pip install 'lorafleet[engine]')", file=sys.stderr)
+        return 1
     options = Options(
         part=parsed.part,
         records=parsed.records,
