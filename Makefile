@@ -43,14 +43,14 @@ fmt: $(STAMP) ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 unit: $(STAMP) ## Tests that need nothing but Python (at most two minutes)
-	$(BIN)/pytest -m "not apiserver and not assets and not envoy and not gpu" --ignore tests/conformance \
+	$(BIN)/pytest -m "not apiserver and not assets and not envoy and not gpu and not heavy" --ignore tests/conformance \
 	  $(PURE:%=--cov=%) --cov-branch --cov-report=
 	@for room in $(PURE); do \
 	  $(BIN)/coverage report --include="$$room/*" --fail-under=95 --skip-covered --skip-empty | tail -1; \
 	done
 
-height: $(STAMP) binaries-apiserver assets envoy-binary ## Tests that need a bare API server, the demo model, Envoy or a running engine
-	$(BIN)/pytest -m "(apiserver or assets or envoy) and not gpu" --ignore tests/conformance
+height: $(STAMP) binaries-apiserver assets envoy-binary ## Tests that need a bare API server, the demo model, Envoy, a running engine or much CPU
+	$(BIN)/pytest -m "(apiserver or assets or envoy or heavy) and not gpu" --ignore tests/conformance
 	$(BIN)/pytest tests/conformance
 
 test: setup check unit height e2e ## Everything: checks, unit tests, real API server, real model, real cluster

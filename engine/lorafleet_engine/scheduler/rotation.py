@@ -15,21 +15,19 @@ class Rotation:
         self._distinct = distinct
         self._rank_sum = rank_sum
         self._ring: dict[int, None] = {}
+        self._ran: frozenset[int] = frozenset()
         self._held = 0
 
     def select(self, live: Mapping[int, int]) -> frozenset[int]:
         """Return the adapters of the next step. `live` maps each adapter that has work to its rank."""
         self._ring = {owner: None for owner in (*self._ring, *live) if owner in live}
-        active = self._first_fit(live)
-        if len(active) == len(live):
-            self._held = 0
-            return active
         if self._held == QUANTUM:
+            # Those that ran go to the back; one that would only now fill a gap has not had its turn.
             self._held = 0
-            self._ring = dict.fromkeys((*(o for o in self._ring if o not in active), *self._ring))
-            active = self._first_fit(live)
-        self._held += 1
-        return active
+            self._ring = dict.fromkeys((*(o for o in self._ring if o not in self._ran), *self._ring))
+        self._ran = self._first_fit(live)
+        self._held = 0 if len(self._ran) == len(live) else self._held + 1
+        return self._ran
 
     def _first_fit(self, live: Mapping[int, int]) -> frozenset[int]:
         chosen: set[int] = set()

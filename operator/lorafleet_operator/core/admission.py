@@ -61,9 +61,9 @@ def refuse_missing_pool(pool: tuple[str, str]) -> Refusal:
 
 
 def oldest_by_model(adapters: Sequence[Adapter]) -> dict[tuple[str, str], str]:
-    """(namespace, model) -> name of the oldest adapter that claims it."""
+    """(namespace, model) -> name of the oldest adapter that claims it; by name within a second, as in the gateway."""
     winners: dict[tuple[str, str], str] = {}
-    for adapter in sorted(adapters, key=lambda each: (each.meta.created, each.meta.uid)):
+    for adapter in sorted(adapters, key=lambda each: (each.meta.created, each.meta.name)):
         winners.setdefault((adapter.meta.namespace, model_name(adapter)), adapter.meta.name)
     return winners
 

@@ -18,6 +18,8 @@ from lorafleet_engine.bench.parts.stall import percentile_99
 from lorafleet_engine.bench.workload import QWEN25_7B
 from lorafleet_engine.model.config import parse_config
 
+pytestmark = pytest.mark.heavy
+
 CAPS = {"tokens", "sequences", "distinct_adapters", "rank_sum"}
 
 

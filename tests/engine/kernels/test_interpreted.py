@@ -11,6 +11,7 @@ import torch
 HERE = Path(__file__).parent
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels are compiled here")
 def test_small_cases() -> None:
     """A process of its own: triton decides once, when it is imported."""

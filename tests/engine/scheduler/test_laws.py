@@ -9,7 +9,7 @@ from lorafleet_engine.memory.geometry import pages_for_tokens
 from lorafleet_engine.memory.pages import Owner, PagePool
 from lorafleet_engine.memory.residency import Resident
 from lorafleet_engine.messages import StepLimits
-from lorafleet_engine.scheduler.rotation import QUANTUM
+from lorafleet_engine.scheduler.rotation import QUANTUM, Rotation
 from lorafleet_engine.scheduler.scheduler import Scheduler
 from lorafleet_engine.scheduler.sequence import Advance, Sequence, StepPlan
 
@@ -138,6 +138,19 @@ def test_rotation_bound(adapters: int, cap: int, data: st.DataObject) -> None:
         bound = -(-adapters // cap) * QUANTUM
         for sequence in world.live:
             assert world.steps - world.last_run.get(sequence.request_id, 0) <= bound
+
+
+def test_who_would_fill_a_gap_at_the_turn_keeps_its_place() -> None:
+    """A sequence ends on the last step of its turn: the next in the ring must run now, not go to the back unserved."""
+    rotation = Rotation(2, 1000)
+    live = dict.fromkeys(range(5), 8)
+    for _ in range(QUANTUM):
+        assert rotation.select(live) == {0, 1}
+    del live[1]
+    assert rotation.select(live) == {2, 3}
+    for _ in range(QUANTUM - 1):
+        rotation.select(live)
+    assert 4 in rotation.select(live)
 
 
 def test_rotation_by_rank_sum_reaches_everyone() -> None:
