@@ -209,8 +209,8 @@ class EngineLoop:
             logits, [Draw(x.request.params, x.seed, x.sequence.tokens, x.sequence.prompt_length) for x in live]
         )
         advances = self._core.scheduler.commit(plan, [None if token is None else token.id for token in tokens])
-        for request, token, advance in zip(live, tokens, advances, strict=True):
-            self._advance(request, token, advance, began)
+        for advance in advances:
+            self._advance(live[advance.row], tokens[advance.row], advance, began)
         self._last_plan, self._changed = plan, True
         self._step_s = self._clock() - began
         self._count(

@@ -1,8 +1,10 @@
 """Continuous batching: prompts in chunks and single decode tokens share each step's budget.
 
-Used by loop.py and bench/smoke.py: submit, then plan -> run -> commit, step by step. Order of arrival decides:
-an older sequence is never displaced by a younger one, so the oldest always gets on. When KV pages run out, the
-youngest sequence gives up its pages and is computed anew later (preemption by recompute).
+Used by loop.py and bench/smoke.py: submit, then plan -> run -> commit, step by step. The next step may be planned
+before the last one is committed (never two ahead): a plan promises its tokens, the commit fills them in. Order of
+arrival decides: an older sequence is never displaced by a younger one, so the oldest always gets on. When KV pages run
+out, the youngest sequence gives up its pages and is computed anew later (preemption by recompute). Pages are free at
+once even if a step in flight still uses them: the device runs steps in the order in which they were planned.
 """
 
 from bisect import insort
@@ -40,8 +42,9 @@ class Scheduler:
         return True
 
     def remove(self, sequence: Sequence) -> None:
-        """End a live sequence now: its pages are free afterwards."""
-        (self.running if sequence in self.running else self.waiting).remove(sequence)
+        """End a live sequence now: its pages are free afterwards, and what is in flight for it will be dropped."""
+        (self.running if sequence.running else self.waiting).remove(sequence)
+        sequence.running, sequence.ended = False, True
         self._free(sequence)
 
     def make_room(self, pages: int) -> bool:
@@ -51,55 +54,59 @@ class Scheduler:
         return self._pool.free >= pages
 
     def plan(self) -> StepPlan | None:
-        """Choose the next step's work and take the pages for it; None when nothing is live."""
+        """Choose the next step's work and take the pages for it; None when there is nothing to be done, or nothing
+        before the step in flight is committed."""
         self._admit()
         while self.running:
             runnable = self._runnable()
             singles, chunks = self._choose(runnable)
             if singles or chunks:
-                works = (*singles, *chunks)
-                return StepPlan(works, len(singles), _distinct(works))
+                return _promise(singles, chunks)
+            if any(sequence.idle for sequence in self.running):
+                return None
             # Every page is held by older sequences whose adapters wait for their turn: who cannot run makes way.
             self._send_back(runnable[-1])
         return None
 
     def _runnable(self) -> list[Sequence]:
-        """The running sequences whose adapters have their turn, oldest first."""
-        live = {s.adapter.owner: s.adapter.rank for s in self.running if s.adapter is not None}
+        """The running sequences that have work and whose adapters have their turn, oldest first."""
+        ready = [sequence for sequence in self.running if not sequence.idle]
+        live = {s.adapter.owner: s.adapter.rank for s in ready if s.adapter is not None}
         active = self._rotation.select(live)
-        return [s for s in self.running if s.adapter is None or s.adapter.owner in active]
+        return [s for s in ready if s.adapter is None or s.adapter.owner in active]
 
     def _choose(self, runnable: Items[Sequence]) -> tuple[list[Work], list[Work]]:
         """Single tokens and chunks of prompts within the token budget, as far as there are pages for them."""
-        chunk_budget = self._limits.tokens - sum(s.pending == 1 for s in runnable)
+        pendings = [sequence.pending for sequence in runnable]
+        chunk_budget = self._limits.tokens - pendings.count(1)
         singles: list[Work] = []
         chunks: list[Work] = []
-        for sequence in runnable:
-            count = 1 if sequence.pending == 1 else min(sequence.pending, chunk_budget)
+        for sequence, pending in zip(runnable, pendings, strict=True):
+            count = 1 if pending == 1 else min(pending, chunk_budget)
             if count == 0 or not self._reserve(sequence, sequence.computed + count):
                 continue
-            if sequence.pending > 1:
+            if pending > 1:
                 chunk_budget -= count
-            work = Work(sequence, sequence.computed, count, count == sequence.pending)
+            source = sequence.row if sequence.in_flight else -1
+            work = Work(sequence, sequence.computed, count, count == pending, source)
             (singles if count == 1 else chunks).append(work)
         return singles, chunks
 
     def commit(self, plan: StepPlan, tokens: Items[int | None]) -> list[Advance]:
         """Record a step that ran: one sampled token for each work that samples, in order. Finished ones leave.
 
-        None stands for a token that could not be drawn: that sequence ends in error.
+        None stands for a token that could not be drawn: that sequence ends in error. Tokens of sequences that have
+        ended since the step was planned are dropped and have no Advance.
         """
-        sampled = iter(tokens)
         advances = []
-        for work in plan.works:
-            sequence = work.sequence
-            sequence.computed = work.start + work.count
-            if not work.samples:
+        sequences = (work.sequence for work in plan.works if work.samples)
+        for row, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
+            sequence.in_flight -= 1
+            if sequence.ended:
                 continue
-            token = next(sampled)
             if token is not None:
                 sequence.tokens.append(token)
-            advance = Advance(sequence, token, _finish(sequence, token))
+            advance = Advance(row, sequence, token, _finish(sequence, token))
             if advance.finish is not None:
                 self.remove(sequence)
             advances.append(advance)
@@ -107,17 +114,23 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Move the head of the queue to running while there is room for it; the queue is never jumped."""
+        if not self.waiting:
+            return
         promised = sum(_outstanding(sequence) for sequence in self.running)
-        while self.waiting and len(self.running) < self._limits.sequences:
+        room = self._limits.sequences - sum(not sequence.ending for sequence in self.running)
+        while self.waiting and room > 0:
             needed = _outstanding(self.waiting[0])
             if self.running and promised + needed > self._pool.free:
                 break
             promised += needed
-            insort(self.running, self.waiting.pop(0), key=lambda s: s.arrival)
+            admitted = self.waiting.pop(0)
+            admitted.running = True
+            room -= not admitted.ending
+            insort(self.running, admitted, key=lambda s: s.arrival)
 
     def _reserve(self, sequence: Sequence, tokens: int) -> bool:
         """Give the sequence pages for its first `tokens` tokens, if need be those of younger ones."""
-        if sequence not in self.running:
+        if not sequence.running:
             return False
         needed = pages_for_tokens(tokens) - len(sequence.pages)
         while needed > self._pool.free:
@@ -139,6 +152,7 @@ class Scheduler:
     def _send_back(self, victim: Sequence) -> None:
         """From running to the queue, in order of arrival, without pages."""
         self.running.remove(victim)
+        victim.running = False
         self._free(victim)
         insort(self.waiting, victim, key=lambda s: s.arrival)
         self.preemptions += 1
@@ -149,6 +163,20 @@ class Scheduler:
         sequence.computed = 0
 
 
+def _promise(singles: list[Work], chunks: list[Work]) -> StepPlan:
+    """The plan of a step, as if it had run: only the tokens themselves are still unknown."""
+    works = (*singles, *chunks)
+    row = 0
+    for work in works:
+        sequence = work.sequence
+        sequence.computed += work.count
+        if work.samples:
+            sequence.in_flight += 1
+            sequence.row = row
+            row += 1
+    return StepPlan(works, len(singles), _distinct(works))
+
+
 def _distinct(works: Items[Work]) -> tuple[Resident, ...]:
     """The adapters of a step, each once, in order of first use."""
     return tuple(dict.fromkeys(work.sequence.adapter for work in works if work.sequence.adapter is not None))
@@ -156,7 +184,9 @@ def _distinct(works: Items[Work]) -> tuple[Resident, ...]:
 
 def _outstanding(sequence: Sequence) -> int:
     """Pages that the sequence still needs before it can decode."""
-    return max(pages_for_tokens(len(sequence.tokens) + 1) - len(sequence.pages), 0)
+    if sequence.ending:
+        return 0
+    return max(pages_for_tokens(len(sequence.tokens) + sequence.in_flight + 1) - len(sequence.pages), 0)
 
 
 def _finish(sequence: Sequence, token: int | None) -> FinishReason | None:

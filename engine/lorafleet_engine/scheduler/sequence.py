@@ -8,7 +8,12 @@ from lorafleet_engine.messages import FinishReason
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Prompt and answer so far. The first `computed` of `tokens` have keys and values, in `pages`."""
+    """Prompt and answer so far. Once the planned steps have run the first `computed` tokens have keys and values, in
+    `pages`.
+
+    `in_flight` tokens after the last of `tokens` are promised by steps that are planned but not committed; `row` is
+    where the last of them stands among its step's samples. `running` and `ended` say where the scheduler has it.
+    """
 
     request_id: str
     tokens: list[int]
@@ -19,28 +24,47 @@ class Sequence:
     arrival: int = -1
     computed: int = 0
     pages: list[int] = field(default_factory=list)
+    in_flight: int = 0
+    row: int = -1
+    running: bool = False
+    ended: bool = False
 
     def __post_init__(self) -> None:
         self.prompt_length = len(self.tokens)
 
     @property
     def pending(self) -> int:
-        """Tokens whose keys and values are still to be computed; 1 when decoding."""
-        return len(self.tokens) - self.computed
+        """Tokens, promised ones too, whose keys and values no step was planned for; 1 when decoding."""
+        return len(self.tokens) + self.in_flight - self.computed
 
     @property
     def generated(self) -> int:
         return len(self.tokens) - self.prompt_length
 
+    @property
+    def ending(self) -> bool:
+        """Whether the answer has its full length once what is in flight is known."""
+        return self.in_flight > 0 and self.generated + self.in_flight >= self.max_new
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing can be planned before what is in flight is known. (An unknown token is fed to the model from
+        the device, as a single one only.)"""
+        return self.in_flight > 0 and (self.pending > 1 or self.ending)
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Compute tokens [start, start + count) of a sequence; `samples` when its next token follows from them."""
+    """Compute tokens [start, start + count) of a sequence; `samples` when its next token follows from them.
+
+    A single token that is in flight is row `source` of the samples of the step before; -1 for tokens that are known.
+    """
 
     sequence: Sequence
     start: int
     count: int
     samples: bool
+    source: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +86,9 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What a step brought one sequence: its new token, and why it ended if it did."""
+    """What row `row` of a step's samples brought a sequence: its new token, and why it ended if it did."""
 
+    row: int
     sequence: Sequence
     token: int | None
     finish: FinishReason | None

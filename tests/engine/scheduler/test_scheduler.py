@@ -87,6 +87,35 @@ def test_token_that_could_not_be_drawn_ends_in_error() -> None:
     assert pool.free == pool.total
 
 
+def test_a_step_is_planned_before_the_last_one_is_committed() -> None:
+    made, pool = scheduler()
+    made.submit(sequence("a", 3, answer=2))
+    made.submit(sequence("b", 3, answer=9))
+    first = made.plan()
+    second = made.plan()
+    assert shape(second) == [("a", 3, 1, True), ("b", 3, 1, True)]
+    assert first is not None
+    assert second is not None
+    assert [work.source for work in second.works] == [0, 1]
+    assert [advance.finish for advance in made.commit(first, [7, 2])] == [None, "stop"]
+    assert made.plan() is None, "the one has all its tokens in flight, the other has ended"
+    (last,) = made.commit(second, [7, 7])
+    assert (last.row, last.sequence.request_id, last.finish) == (0, "a", "length")
+    assert last.sequence.tokens == [1, 1, 1, 7, 7]
+    assert pool.free == pool.total
+
+
+def test_preempted_in_flight_waits_for_its_late_token() -> None:
+    made, _ = scheduler()
+    made.submit(sequence("a", 3))
+    plan = made.plan()
+    assert plan is not None
+    made.make_room(100)
+    assert made.plan() is None
+    made.commit(plan, [7])
+    assert run(made) == [("a", 0, 4, True)]
+
+
 def test_youngest_gives_up_its_pages_and_is_computed_anew() -> None:
     made, pool = scheduler(pages=4)
     made.submit(sequence("old", 30))
