@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from lorafleet_engine.kernels.lora import LoraRows, apply_lora, begin_lora
+from lorafleet_engine.layers.weight import Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class ProjectionGroup:
     `layer` and `group` say which part of the step's LoraRows belongs to it.
     """
 
-    weight: torch.Tensor
+    weight: Weight
     bias: torch.Tensor | None
     widths: tuple[int, ...]
     layer: int
@@ -25,7 +25,7 @@ class ProjectionGroup:
         """x [T, K] -> [T, sum(widths)]."""
         if lora is not None:
             begin_lora(x, lora, (self.layer, self.group))
-        out = F.linear(x, self.weight, self.bias)
+        out = self.weight(x, self.bias)
         if lora is not None:
             apply_lora(out, x, lora, (self.layer, self.group), self.widths)
         return out

@@ -13,6 +13,7 @@ from lorafleet_engine.layers.batch import ForwardBatch
 from lorafleet_engine.layers.linear import ProjectionGroup
 from lorafleet_engine.layers.mlp import GatedMlp
 from lorafleet_engine.layers.norm import HeadNorms, RmsNorm
+from lorafleet_engine.layers.weight import DenseWeight, MakeWeight
 from lorafleet_engine.model.config import ModelConfig
 from lorafleet_engine.model.weights import WeightSource
 
@@ -58,19 +59,25 @@ class Decoder:
         return F.linear(normed, self.head)
 
 
-def build_decoder(config: ModelConfig, source: WeightSource) -> Decoder:
-    """Wire the tensors of `source`. Raises BrokenModelError for a missing tensor or another shape."""
+def build_decoder(config: ModelConfig, source: WeightSource, make_weight: MakeWeight = DenseWeight) -> Decoder:
+    """Wire the tensors of `source`; `make_weight` decides how projections are held, all else stays as it is.
+
+    Raises BrokenModelError for a missing tensor or another shape.
+    """
     shape = config.shape
     embedding = source.get("model.embed_tokens.weight", (shape.vocab, shape.hidden))
-    layers = tuple(_build_layer(config, source, number) for number in range(shape.layers))
+    layers = tuple(build_layer(config, source, make_weight, number) for number in range(shape.layers))
     norm = RmsNorm(source.get("model.norm.weight", (shape.hidden,)), config.norm_eps)
     head = embedding if shape.tied_embeddings else source.get("lm_head.weight", (shape.vocab, shape.hidden))
     return Decoder(embedding, layers, norm, head)
 
 
-def _build_layer(config: ModelConfig, source: WeightSource, number: int) -> DecoderLayer:
+def build_layer(config: ModelConfig, source: WeightSource, make_weight: MakeWeight, number: int) -> DecoderLayer:
+    """Wire one layer, as build_decoder does."""
     shape, prefix = config.shape, f"model.layers.{number}"
-    qkv, output, gate_up, down = (_build_group(shape, source, number, group) for group in range(len(GROUPS)))
+    qkv, output, gate_up, down = (
+        _build_group(shape, source, make_weight, (number, group)) for group in range(len(GROUPS))
+    )
 
     def norm(name: str, width: int) -> RmsNorm:
         return RmsNorm(source.get(f"{prefix}.{name}.weight", (width,)), config.norm_eps)
@@ -83,7 +90,10 @@ def _build_layer(config: ModelConfig, source: WeightSource, number: int) -> Deco
     return DecoderLayer(before, attention, after, GatedMlp(gate_up, down))
 
 
-def _build_group(shape: ModelShape, source: WeightSource, layer: int, group: int) -> ProjectionGroup:
+def _build_group(
+    shape: ModelShape, source: WeightSource, make_weight: MakeWeight, place: tuple[int, int]
+) -> ProjectionGroup:
+    layer, group = place
     modules = GROUPS[group]
     names = [f"model.layers.{layer}.{parent(module)}.{module}" for module in modules]
     sizes = [shape.projection(module) for module in modules]
@@ -93,7 +103,7 @@ def _build_group(shape: ModelShape, source: WeightSource, layer: int, group: int
     bias = None
     if (shape.attention_bias, shape.output_bias, False, False)[group]:
         bias = _stack([source.get(f"{name}.bias", (fan_out,)) for name, (_, fan_out) in zip(names, sizes, strict=True)])
-    return ProjectionGroup(_stack(weights), bias, tuple(fan_out for _, fan_out in sizes), layer, group)
+    return ProjectionGroup(make_weight(_stack(weights)), bias, tuple(fan_out for _, fan_out in sizes), layer, group)
 
 
 def parent(module: str) -> str:
