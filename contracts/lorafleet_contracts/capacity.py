@@ -119,6 +119,17 @@ def weight_parameters(shape: ModelShape) -> int:
     return (linear + biases + norms) * shape.layers + embeddings + shape.hidden
 
 
+def weight_bytes(shape: ModelShape, dtype_bytes: int = 2, *, fp8: bool = False) -> int:
+    """Bytes of the whole base model; with `fp8` its projections take one byte a weight and four an output's scale."""
+    parameters = weight_parameters(shape)
+    if not fp8:
+        return parameters * dtype_bytes
+    sizes = [shape.projection(module) for module in PROJECTIONS]
+    linear = sum(fan_in * fan_out for fan_in, fan_out in sizes) * shape.layers
+    scales = sum(fan_out for _, fan_out in sizes) * shape.layers
+    return (parameters - linear) * dtype_bytes + linear + 4 * scales
+
+
 def kv_bytes_per_token(shape: ModelShape, dtype_bytes: int = 2) -> int:
     """Bytes that K and V of one token take over all layers."""
     return 2 * shape.layers * shape.kv_heads * shape.head_dim * dtype_bytes

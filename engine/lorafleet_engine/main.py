@@ -82,6 +82,7 @@ async def _loop_config(engine: Engine, settings: Settings) -> LoopConfig:
         model_dir=fetched.model_dir,
         device=settings.device,
         dtype=settings.dtype,
+        quantization=settings.quantization,
         max_model_len=settings.max_model_len,
         memory_bytes=settings.memory_bytes,
         utilization_percent=settings.utilization_percent,

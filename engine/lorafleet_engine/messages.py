@@ -21,6 +21,7 @@ FinishReason = Literal["stop", "length", "cancelled", "error"]
 RejectCode = Literal["version_missing", "context_length_exceeded", "does_not_fit", "draining", "queue_full", "invalid"]
 AdapterRejectCode = Literal["does_not_fit", "rank_above_limit", "wrong_model", "bad_blob", "draining"]
 VersionPhase = Literal["resident", "draining"]
+Quantization = Literal["none", "fp8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,13 @@ class LoopConfig:
 
     `memory_bytes` is everything the engine may hold (weights, activations, KV, adapters); None on a CUDA device
     means `utilization_percent` of the device's memory. `threads` is for CPU kernels. `limits` None means what suits the
-    device: short steps on a CPU, wide ones on a GPU.
+    device: short steps on a CPU, wide ones on a GPU. `quantization` is that of the base's projections.
     """
 
     model_dir: str
     device: Literal["cpu", "cuda"] = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
+    quantization: Quantization = "none"
     max_model_len: int = 2048
     memory_bytes: int | None = None
     utilization_percent: int = 92

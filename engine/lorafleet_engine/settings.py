@@ -61,6 +61,7 @@ class Settings:
     ports: PortSettings
     device: Literal["cpu", "cuda"]
     dtype: Literal["float32", "bfloat16"]
+    quantization: Literal["none", "fp8"]
     max_model_len: int
     target_modules: tuple[str, ...]
     utilization_percent: int
@@ -117,6 +118,7 @@ def load_settings(environ: Mapping[str, str], cgroup: Path = CGROUP) -> Settings
         ports=_load_ports(reader),
         device=device,
         dtype="bfloat16" if dtype == "bfloat16" else "float32",
+        quantization=_quantization(reader, device, dtype),
         max_model_len=reader.number("MAX_MODEL_LEN", 2048, 16, 1 << 20),
         target_modules=modules,
         utilization_percent=reader.number("GPU_UTILIZATION_PERCENT", 92, 10, 98),
@@ -146,6 +148,21 @@ def memory_limit(cgroup: Path) -> int:
         if text.isdecimal():
             return min(int(text), physical)
     return physical
+
+
+def _quantization(reader: _Reader, device: str, dtype: str) -> Literal["none", "fp8"]:
+    """Refuse what would not be faster, or not exact, with the reason."""
+    name = "LORAFLEET_QUANTIZATION"
+    value = reader.text("QUANTIZATION", "none").lower()
+    if value == "int4":
+        raise SettingsError(f"{name} int4 is refused: there are no kernels for 4-bit weights yet; take none or fp8")
+    if value not in ("none", "fp8"):
+        raise SettingsError(f"{name} must be one of none, fp8, not {value!r}")
+    if value == "none":
+        return "none"
+    if (device, dtype) != ("cuda", "bfloat16"):
+        raise SettingsError(f"{name} fp8 needs LORAFLEET_DEVICE cuda and LORAFLEET_DTYPE bfloat16: a CPU gains nothing")
+    return "fp8"
 
 
 def _load_caches(reader: _Reader) -> CacheSettings:

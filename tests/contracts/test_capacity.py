@@ -48,6 +48,13 @@ def test_adapter_bytes(rank: int, expected: int) -> None:
     assert capacity.adapter_bytes(QWEN, rank) == expected
 
 
+def test_weight_bytes() -> None:
+    linear = 28 * (3584 * (3584 + 2 * 512) + 3584 * 3584 + 3 * 3584 * 18944)
+    scales = 28 * (3584 + 2 * 512 + 3584 + 2 * 18944 + 3584)
+    assert capacity.weight_bytes(QWEN) == 2 * capacity.weight_parameters(QWEN)
+    assert capacity.weight_bytes(QWEN, fp8=True) == capacity.weight_bytes(QWEN) - linear + 4 * scales
+
+
 def test_adapter_bytes_of_two_modules() -> None:
     assert capacity.adapter_bytes(QWEN, 16, ("q_proj", "v_proj")) == 10_092_544
 

@@ -59,6 +59,9 @@ def test_limits_of_cgroup_v1(tmp_path: Path) -> None:
         ({"LORAFLEET_BASE_URI": ""}, "BASE_URI"),
         ({"LORAFLEET_DEVICE": "tpu"}, "DEVICE"),
         ({"LORAFLEET_DTYPE": "int8"}, "DTYPE"),
+        ({"LORAFLEET_QUANTIZATION": "int8"}, "QUANTIZATION"),
+        ({"LORAFLEET_QUANTIZATION": "int4"}, "QUANTIZATION int4 is refused"),
+        ({"LORAFLEET_QUANTIZATION": "fp8"}, "QUANTIZATION fp8 needs"),
         ({"LORAFLEET_STATE_PORT": "70000"}, "STATE_PORT"),
         ({"LORAFLEET_MAX_MODEL_LEN": "-5"}, "MAX_MODEL_LEN"),
         ({"LORAFLEET_HOST_CACHE_BYTES": "1Gi"}, "HOST_CACHE_BYTES"),
@@ -73,3 +76,9 @@ def test_a_wrong_value_names_its_variable(tmp_path: Path, change: dict[str, str]
 def test_a_container_too_small_for_its_cache_says_so(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="HOST_CACHE_BYTES"):
         load_settings(BASE, make_cgroup(tmp_path, memory=str(GIB)))
+
+
+def test_fp8_where_it_is_faster(tmp_path: Path) -> None:
+    chosen = {"LORAFLEET_QUANTIZATION": "FP8", "LORAFLEET_DEVICE": "cuda", "LORAFLEET_DTYPE": "bfloat16"}
+    assert load_settings(BASE | chosen, make_cgroup(tmp_path)).quantization == "fp8"
+    assert load_settings(BASE, make_cgroup(tmp_path)).quantization == "none"

@@ -8,7 +8,7 @@ from lorafleet_contracts.capacity import (
     kv_bytes_per_token,
     plan_memory,
     rank_unit_parameters,
-    weight_parameters,
+    weight_bytes,
 )
 from lorafleet_engine.errors import DoesNotFitError
 from lorafleet_engine.memory.geometry import RESERVED_PAGES, PoolGeometry, pages_for_tokens
@@ -32,10 +32,13 @@ class MemoryPlan:
 
 
 def plan_engine_memory(
-    shape: ModelShape, geometry: PoolGeometry, limits: StepLimits, max_model_len: int, usable: int
+    shape: ModelShape, geometry: PoolGeometry, limits: StepLimits, max_model_len: int, usable: int, *, fp8: bool = False
 ) -> MemoryPlan:
-    """Divide `usable` bytes. Raises BaseDoesNotFitError, or DoesNotFitError when one full sequence would not fit."""
-    weights = weight_parameters(shape) * geometry.dtype_bytes
+    """Divide `usable` bytes; `fp8` says how projections are held.
+
+    Raises BaseDoesNotFitError, or DoesNotFitError when one full sequence would not fit.
+    """
+    weights = weight_bytes(shape, geometry.dtype_bytes, fp8=fp8)
     unit = rank_unit_parameters(shape) * geometry.dtype_bytes
     row_bytes = geometry.layers * geometry.layer_granules * INDEX_BYTES
     left = max(usable - weights, 0)

@@ -31,7 +31,7 @@ class Runner:
         max_model_len: int,
     ) -> None:
         self.pool = pool
-        self._decoder = decoder
+        self.decoder = decoder
         self._geometry = geometry
         self._limits = limits
         self._most_pages = pages_for_tokens(max_model_len)
@@ -69,7 +69,7 @@ class Runner:
         return self._forward(self._packed[: shape.size], shape)[: exact.samples]
 
     def _forward(self, packed: torch.Tensor, shape: StepShape) -> torch.Tensor:
-        return self._decoder(self._inputs.build(packed, shape))
+        return self.decoder(self._inputs.build(packed, shape))
 
     def _send(self, plan: StepPlan, work: LoraWork | None, shape: StepShape) -> None:
         """Pack the plan and copy it to the device in one go."""
