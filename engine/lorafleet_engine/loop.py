@@ -13,6 +13,8 @@ from typing import Protocol
 from lorafleet_contracts.capacity import BaseDoesNotFitError
 from lorafleet_engine.errors import EngineError
 from lorafleet_engine.messages import (
+    AdapterLoaded,
+    AdapterRejected,
     AdapterUnloaded,
     Cancel,
     Drain,
@@ -39,6 +41,9 @@ from lorafleet_engine.runner.assembly import EngineCore, start_core
 from lorafleet_engine.runner.sampler import Draw, sample
 from lorafleet_engine.scheduler.sequence import Advance, StepPlan
 from lorafleet_engine.versions import VersionKeeper
+
+LOADING_WAIT_S = 0.001
+"""How long an idle loop waits for messages while a load is under way, before it looks after the load again."""
 
 
 class Mailbox(Protocol):
@@ -124,8 +129,10 @@ class EngineLoop:
 
     def turn(self) -> None:
         """Take in what has arrived, run one step, report."""
-        for message in self._mailbox.receive(0 if self._live else self._interval):
+        for message in self._mailbox.receive(self._patience()):
             self._handle(message)
+        for news in self._versions.poll():
+            self._tell(news)
         if self._live:
             self._step()
         if self._draining and not self._live and not self._drained:
@@ -133,6 +140,12 @@ class EngineLoop:
             self._mailbox.send(Drained())
         if self._changed and self._clock() - self._reported_at >= self._interval:
             self._report()
+
+    def _patience(self) -> float:
+        """Seconds to wait for the first message."""
+        if self._live:
+            return 0
+        return LOADING_WAIT_S if self._versions.loading else self._interval
 
     def _handle(self, message: ToLoop) -> None:
         self._changed = True
@@ -142,9 +155,9 @@ class EngineLoop:
             case Cancel():
                 self._cancel(message.request_id)
             case LoadAdapter():
-                self._mailbox.send(self._versions.load(message.key, message.blob))
-                self._count(loads=1)
-                self._report()
+                answer = self._versions.load(message.key, message.blob)
+                if answer is not None:
+                    self._tell(answer)
             case UnloadAdapter():
                 self._unload(message.key)
             case Drain():
@@ -193,8 +206,15 @@ class EngineLoop:
             self._gone(key, freed)
 
     def _gone(self, key: VersionKey, freed: int) -> None:
-        self._count(unloads=int(freed > 0))
-        self._mailbox.send(AdapterUnloaded(key, freed))
+        self._tell(AdapterUnloaded(key, freed))
+
+    def _tell(self, news: AdapterLoaded | AdapterRejected | AdapterUnloaded) -> None:
+        """Send news of a version, and the state after it."""
+        if isinstance(news, AdapterUnloaded):
+            self._count(unloads=int(news.bytes_freed > 0))
+        else:
+            self._count(loads=1)
+        self._mailbox.send(news)
         self._report()
 
     def _step(self) -> None:

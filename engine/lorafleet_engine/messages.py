@@ -20,7 +20,7 @@ VersionKey: TypeAlias = str
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 RejectCode = Literal["version_missing", "context_length_exceeded", "does_not_fit", "draining", "queue_full", "invalid"]
 AdapterRejectCode = Literal["does_not_fit", "rank_above_limit", "wrong_model", "bad_blob", "draining"]
-VersionPhase = Literal["resident", "draining"]
+VersionPhase = Literal["loading", "resident", "draining"]
 Quantization = Literal["none", "fp8"]
 
 
@@ -123,7 +123,8 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class LoadAdapter:
-    """Make a packed version resident; loading a resident key again answers AdapterLoaded at once."""
+    """Make a packed version resident; loading a resident key again answers AdapterLoaded at once, loading one that is
+    being loaded is answered together with the first."""
 
     key: VersionKey
     blob: BlobRef

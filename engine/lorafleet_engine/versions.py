@@ -1,8 +1,10 @@
-"""Versions entering and leaving the device. Used by loop.py, on its thread; answers are messages."""
+"""Versions entering and leaving the device. Used by loop.py, on its thread; answers are messages.
 
-from pathlib import Path
+A load takes its pages and rows at once, preempting KV where it must, and is answered by `poll` when its bytes are
+there: runner/copier.py brings them beside the steps.
+"""
 
-import torch
+import os
 
 from lorafleet_contracts.capacity import PROJECTIONS
 from lorafleet_engine.errors import DoesNotFitError
@@ -13,12 +15,17 @@ from lorafleet_engine.messages import (
     AdapterLoaded,
     AdapterRejectCode,
     AdapterRejected,
+    AdapterUnloaded,
     BlobRef,
     VersionKey,
+    VersionPhase,
     VersionState,
 )
 from lorafleet_engine.runner.assembly import EngineCore
+from lorafleet_engine.runner.copier import Arrival, make_copier
 from lorafleet_engine.runner.pool import DTYPES
+
+News = AdapterLoaded | AdapterRejected | AdapterUnloaded
 
 
 class VersionKeeper:
@@ -26,33 +33,44 @@ class VersionKeeper:
 
     def __init__(self, core: EngineCore) -> None:
         self._core = core
+        self._copier = make_copier(core.runner.pool)
 
     @property
     def pages(self) -> int:
         """Pages that versions hold."""
         return self._core.pages.held(Owner.ADAPTER)
 
-    def load(self, key: VersionKey, blob: BlobRef) -> AdapterLoaded | AdapterRejected:
-        """Copy a blob into the pool, preempting KV where it holds the pages; a resident key is loaded already."""
+    @property
+    def loading(self) -> bool:
+        """Whether a load is under way, so that poll should be called soon."""
+        return self._copier.busy
+
+    def load(self, key: VersionKey, blob: BlobRef) -> AdapterLoaded | AdapterRejected | None:
+        """Start to bring a blob into the pool, preempting KV where it holds the pages; None: poll has the answer.
+
+        A resident key is loaded already; one that is being loaded is answered once.
+        """
         resident = self._core.residency.get(key)
         if resident is not None:
-            draining = AdapterRejected(key, "draining", "the version is being unloaded")
-            return draining if resident.draining else self._loaded(resident)
+            return self._known(resident)
         wrong = self._judge(blob)
         if wrong is not None:
             return AdapterRejected(key, *wrong)
-        pages = self._core.geometry.pages_of(blob.bytes)
         try:
-            self._core.residency.check(blob.bytes, pages, blob.rank)
-            self._core.scheduler.make_room(pages)
-            data = _map_blob(blob)
-            resident = self._core.residency.place(key, blob.bytes, pages, blob.rank)
+            file = _open(blob)
+        except OSError as error:
+            return AdapterRejected(key, "bad_blob", f"{blob.path} cannot be read: {error}")
+        try:
+            resident = self._place(key, blob)
         except DoesNotFitError as error:
+            os.close(file)
             return AdapterRejected(key, "does_not_fit", str(error), error.needed, error.free)
-        except (OSError, RuntimeError) as error:
-            return AdapterRejected(key, "bad_blob", f"{blob.path} cannot be mapped: {error}")
-        self._core.runner.pool.install(resident, data, blob.module_ranks)
-        return self._loaded(resident)
+        self._copier.submit(resident, blob, file)
+        return None
+
+    def poll(self) -> list[News]:
+        """News of loads whose copies have ended since the last call. Never waits."""
+        return [news for arrival in self._copier.poll() for news in self._arrived(arrival)]
 
     def unload(self, key: VersionKey) -> int | None:
         """Bytes freed (0 for an unknown key), or None while requests still use the version."""
@@ -66,7 +84,7 @@ class VersionKeeper:
         return tuple(
             VersionState(
                 key=resident.key,
-                phase="draining" if resident.draining else "resident",
+                phase=_phase(resident),
                 rank=resident.rank,
                 bytes=resident.bytes,
                 resident_bytes=self._page_bytes(resident),
@@ -75,6 +93,30 @@ class VersionKeeper:
             )
             for resident in self._core.residency.versions()
         )
+
+    def _known(self, resident: Resident) -> AdapterLoaded | AdapterRejected | None:
+        if resident.draining:
+            return AdapterRejected(resident.key, "draining", "the version is being unloaded")
+        return None if resident.loading else self._loaded(resident)
+
+    def _place(self, key: VersionKey, blob: BlobRef) -> Resident:
+        """Take pages and rows. Raises DoesNotFitError, having changed nothing but preempted KV."""
+        pages = self._core.geometry.pages_of(blob.bytes)
+        self._core.residency.check(blob.bytes, pages, blob.rank)
+        self._core.scheduler.make_room(pages)
+        resident = self._core.residency.place(key, blob.bytes, pages, blob.rank)
+        resident.loading = True
+        return resident
+
+    def _arrived(self, arrival: Arrival) -> list[News]:
+        resident = arrival.resident
+        unwanted: list[News] = [AdapterUnloaded(resident.key, resident.bytes)] if resident.draining else []
+        if arrival.error:
+            self._core.residency.discard(resident)
+            return [AdapterRejected(resident.key, "bad_blob", arrival.error), *unwanted]
+        if self._core.residency.arrive(resident):
+            return [AdapterRejected(resident.key, "draining", "it was unloaded while it was loaded"), *unwanted]
+        return [self._loaded(resident)]
 
     def _judge(self, blob: BlobRef) -> tuple[AdapterRejectCode, str] | None:
         """Why a blob cannot be this engine's, before its bytes are looked at."""
@@ -90,7 +132,7 @@ class VersionKeeper:
         if blob.rank < 1 or blob.rank != max(max(ranks) for ranks in blob.module_ranks):
             return "bad_blob", f"rank {blob.rank} is not the largest of the module ranks"
         expected = blob_bytes(core.geometry, blob.module_ranks)
-        if blob.bytes != expected or not Path(blob.path).is_file() or Path(blob.path).stat().st_size != expected:
+        if blob.bytes != expected:
             return "bad_blob", f"{blob.path} does not hold the {expected} bytes that its ranks need"
         return None
 
@@ -101,6 +143,16 @@ class VersionKeeper:
         return len(resident.pages) * self._core.geometry.page_bytes
 
 
-def _map_blob(blob: BlobRef) -> torch.Tensor:
-    dtype = DTYPES[blob.dtype]
-    return torch.from_file(blob.path, shared=False, size=blob.bytes // dtype.itemsize, dtype=dtype)
+def _phase(resident: Resident) -> VersionPhase:
+    if resident.draining:
+        return "draining"
+    return "loading" if resident.loading else "resident"
+
+
+def _open(blob: BlobRef) -> int:
+    """The packed file, opened for reading: it may be deleted meanwhile. Raises OSError, also for a wrong length."""
+    file = os.open(blob.path, os.O_RDONLY | os.O_CLOEXEC)
+    if (size := os.fstat(file).st_size) != blob.bytes:
+        os.close(file)
+        raise OSError(f"it holds {size} bytes, not {blob.bytes}")
+    return file

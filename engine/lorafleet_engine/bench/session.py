@@ -13,6 +13,7 @@ from itertools import pairwise
 from lorafleet_engine.bench.catalogue import Blob, SharedBytesError, check_distinct
 from lorafleet_engine.loop import EngineLoop
 from lorafleet_engine.messages import (
+    AdapterLoaded,
     AdapterRejected,
     FromLoop,
     Generate,
@@ -26,6 +27,9 @@ from lorafleet_engine.messages import (
     UnloadAdapter,
 )
 from lorafleet_engine.runner.assembly import EngineCore
+
+IDLE_S = 1e-4
+"""How long a loop with nothing to do waits for the feed, or for a load."""
 
 
 class BenchError(Exception):
@@ -52,11 +56,13 @@ class EnginePlan:
 
 @dataclass(slots=True)
 class Run:
-    """What one call of Session.run saw: `times` of every request's news, in seconds since its start."""
+    """What one call of Session.run saw, in seconds since its start: `times` of every request's news, when each version
+    was `loaded`."""
 
     seconds: float = 0.0
     tokens: int = 0
     times: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    loaded: dict[str, float] = field(default_factory=dict)
 
     def gaps(self, request_id: str, first: int, last: int | None = None) -> list[float]:
         """Seconds between a request's tokens `first` .. `last`."""
@@ -73,6 +79,8 @@ class _Mailbox:
 
     def receive(self, wait_s: float) -> list[ToLoop]:
         taken, self.inbox = self.inbox, []
+        if not taken and wait_s:
+            time.sleep(IDLE_S)
         return taken
 
     def send(self, message: FromLoop) -> None:
@@ -104,23 +112,38 @@ class Session:
         return made
 
     def run(self, feed: Iterable[Sequence[ToLoop]]) -> Run:
-        """Send one item of `feed` before each turn; turn until it is used up and every request has its last news.
+        """Send one item of `feed` before each turn; turn until it is used up and all requests and loads are answered.
 
-        Raises BenchError when the engine refuses or fails anything.
+        A request for a version that is being loaded is sent once it is loaded, as the api does. Raises BenchError when
+        the engine refuses or fails anything.
         """
         run, source, live, more = Run(), iter(feed), dict[str, Generate](), True
+        held: dict[str, list[ToLoop]] = {}
         started = time.perf_counter()
-        while more or live:
+        while more or live or held:
             messages = next(source, None) if more else None
             more = messages is not None
-            self._mailbox.inbox += messages or ()
-            live |= {message.request_id: message for message in messages or () if isinstance(message, Generate)}
+            for each in messages or ():
+                self._send(each, live, held)
             self._loop.turn()
             news, self._mailbox.outbox = self._mailbox.outbox, []
             for at, message in news:
                 self._note(run, live, at - started, message)
+                if isinstance(message, AdapterLoaded):
+                    self._mailbox.inbox += held.pop(message.key, [])
         run.seconds = time.perf_counter() - started
         return run
+
+    def _send(self, message: ToLoop, live: dict[str, Generate], held: dict[str, list[ToLoop]]) -> None:
+        """Put a message into the inbox, or a request with those that wait for its version."""
+        if isinstance(message, Generate):
+            live[message.request_id] = message
+            if message.adapter in held:
+                held[message.adapter].append(message)
+                return
+        elif isinstance(message, LoadAdapter):
+            held[message.key] = []
+        self._mailbox.inbox.append(message)
 
     def keep(self, blobs: Sequence[Blob]) -> None:
         """Have exactly these adapters resident, and make sure that each brings bytes of its own."""
@@ -153,6 +176,8 @@ class Session:
                     request = live.pop(message.request_id)
                     if message.usage is None or message.usage.completion_tokens != request.params.max_tokens:
                         raise BenchError(f"{message.finish_reason} after {message.usage}: {message.error}")
+            case AdapterLoaded():
+                run.loaded[message.key] = at
             case LoopState():
                 self._state = message
             case Rejected() | AdapterRejected():

@@ -74,6 +74,13 @@ def pages_for_tokens(tokens: int) -> int:
     return -(-tokens // KV_BLOCK_TOKENS)
 
 
+def page_slices(geometry: PoolGeometry, module_ranks: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+    """What each page of an adapter holds, in order of its pages: (first byte of the blob, bytes). Each begins where its
+    page begins; together they are the whole blob, one after another."""
+    size, step = blob_bytes(geometry, module_ranks), geometry.page_bytes
+    return tuple((start, min(step, size - start)) for start in range(0, size, step))
+
+
 def blob_bytes(geometry: PoolGeometry, module_ranks: Sequence[Sequence[int]]) -> int:
     """Length of a packed adapter with these true ranks by layer and module."""
     granules = sum(

@@ -1,6 +1,7 @@
 """Which versions are on the device, with their pages, rows of rank and users. Used by loop.py; ints only.
 
-Life of a version: resident -> (remove while in use) draining -> gone; removed while unused it is gone at once.
+Life of a version: (loading ->) resident -> (remove while loading or in use) draining -> gone; removed while unused it
+is gone at once. Nobody can acquire what is loading or draining.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from lorafleet_engine.memory.pages import Owner, PagePool
 @dataclass(slots=True, eq=False)
 class Resident:
     """One version. `rows` are its rows of rank in the row table (as many as its largest rank), `owner` its number in a
-    step's masks; `bytes` are its own, `pages` hold them."""
+    step's masks; `bytes` are its own, `pages` hold them, or will while it is `loading`."""
 
     key: str
     rank: int
@@ -22,6 +23,7 @@ class Resident:
     requests: int = 0
     served: int = 0
     draining: bool = False
+    loading: bool = False
 
     @property
     def owner(self) -> int:
@@ -74,9 +76,9 @@ class Residency:
         return resident
 
     def acquire(self, key: str) -> Resident | None:
-        """Count one more user of a version; None if it is not there or on its way out."""
+        """Count one more user of a version; None if it is not there, not yet, or on its way out."""
         resident = self._versions.get(key)
-        if resident is None or resident.draining:
+        if resident is None or resident.draining or resident.loading:
             return None
         resident.requests += 1
         return resident
@@ -94,10 +96,21 @@ class Residency:
         """Let a version go: True if it is gone now, False while it drains. Raises KeyError for an unknown one."""
         resident = self._versions[key]
         resident.draining = True
-        if resident.requests:
+        if resident.requests or resident.loading:
             return False
         self._drop(resident)
         return True
+
+    def arrive(self, resident: Resident) -> bool:
+        """End the loading of a version; True if it was removed meanwhile, so that its bytes are free now."""
+        resident.loading = False
+        if resident.draining:
+            self._drop(resident)
+        return resident.draining
+
+    def discard(self, resident: Resident) -> None:
+        """Free a loading version whose bytes did not come. Nobody writes to its pages any more."""
+        self._drop(resident)
 
     def _drop(self, resident: Resident) -> None:
         del self._versions[resident.key]

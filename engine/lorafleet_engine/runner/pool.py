@@ -1,4 +1,4 @@
-"""The pool's memory on the device, and versions written into it. Used by runner.py and, through it, by loop.py."""
+"""The pool's memory on the device, and versions written into it. Used by runner.py, copier.py and bench/."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lorafleet_engine.memory.geometry import RESERVED_PAGES, ZERO_PAGE, PoolGeometry
+from lorafleet_engine.memory.geometry import RESERVED_PAGES, ZERO_PAGE, PoolGeometry, page_slices
 from lorafleet_engine.memory.residency import Resident
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -31,19 +31,32 @@ class DevicePool:
         width = geometry.layers * geometry.layer_granules
         self.row_table = torch.full((table_rows, width), zero, device=device, dtype=torch.int32)
 
+    @property
+    def geometry(self) -> PoolGeometry:
+        """How the pool is cut."""
+        return self._geometry
+
+    @property
+    def page_bytes(self) -> torch.Tensor:
+        """The same memory as bytes, [pages, bytes of a page]."""
+        return self._pages.view(torch.uint8)
+
     def install(self, resident: Resident, blob: torch.Tensor, module_ranks: Sequence[Sequence[int]]) -> None:
-        """Copy a packed version (1-D, the pool's dtype) into its pages and enter its rows into the row table."""
-        size = self._geometry.page_elements
-        for number, page in enumerate(resident.pages):
-            part = blob[number * size : (number + 1) * size]
-            self._pages[page, : part.numel()].copy_(part)
+        """Copy a packed version (1-D, the pool's dtype) into its pages and enter its rows, at once."""
+        data, pages = blob.view(torch.uint8), self.page_bytes
+        for page, (start, size) in zip(resident.pages, page_slices(self._geometry, module_ranks), strict=True):
+            pages[page, :size].copy_(data[start : start + size])
+        self.enter_rows(resident, module_ranks)
+
+    def enter_rows(self, resident: Resident, module_ranks: Sequence[Sequence[int]]) -> None:
+        """Say in the row table where a version's rows lie, on the current stream."""
         table = granule_table(self._geometry, module_ranks, resident.rank)
         pages = np.asarray(resident.pages, dtype=np.int32)
         per_page = self._geometry.page_granules
         places = pages[table // per_page] * per_page + table % per_page
         places[table < 0] = ZERO_PAGE * per_page
-        rows = torch.tensor(resident.rows, dtype=torch.int64)
-        self.row_table[rows] = torch.from_numpy(places.astype(np.int32)).to(self.row_table.device)
+        rows = torch.tensor(resident.rows, dtype=torch.int64).to(self.row_table.device)
+        self.row_table.index_copy_(0, rows, torch.from_numpy(places.astype(np.int32)).to(self.row_table.device))
 
     def clear_reserved(self) -> None:
         """Zero the reserved pages (a graph's warm-up may have written to the scratch page)."""

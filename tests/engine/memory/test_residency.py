@@ -131,3 +131,32 @@ class VersionsAddUp(RuleBasedStateMachine):
 
 TestVersions = VersionsAddUp.TestCase
 TestVersions.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+def test_a_loading_version_holds_its_pages_but_serves_nobody() -> None:
+    held, pool = residency()
+    resident = held.place("a", 100, 3, 4)
+    resident.loading = True
+    assert held.acquire("a") is None
+    assert pool.free == 13
+    assert not held.arrive(resident)
+    assert held.acquire("a") is resident
+
+
+def test_removed_while_loading_it_is_gone_on_arrival() -> None:
+    held, pool = residency()
+    resident = held.place("a", 100, 3, 4)
+    resident.loading = True
+    assert not held.remove("a")
+    assert pool.free == 13, "a copy still writes to its pages"
+    assert held.arrive(resident)
+    assert (pool.free, held.bytes, held.get("a")) == (16, 0, None)
+
+
+def test_a_load_that_failed_leaves_nothing() -> None:
+    held, pool = residency()
+    resident = held.place("a", 100, 3, 4)
+    resident.loading = True
+    held.discard(resident)
+    assert (pool.free, held.bytes, held.get("a")) == (16, 0, None)
+    held.place("a", 1000, 3, 39)

@@ -124,15 +124,16 @@ class _Arms:
 
 
 def _cold(session: Session, load: Traffic, blobs: Sequence[Blob]) -> float:
-    """Wall time with every adapter loaded on the way, one before each step."""
+    """Wall time with every load and every request sent at once, loads in order of first use."""
     session.keep([])
-    seconds = session.run(_feed(session, load, ([blob] for blob in blobs))).seconds
+    loads = [LoadAdapter(blob.key, blob.ref) for blob in blobs]
+    seconds = session.run([[*loads, *load.requests(session)]]).seconds
     session.note_resident(blobs)
     return seconds
 
 
 def _feed(session: Session, load: Traffic, arriving: Iterable[Sequence[Blob]]) -> Iterator[Sequence[ToLoop]]:
-    """Each adapter as it arrives, with the requests that have waited for it."""
+    """Each adapter as the loader hands it over, with the requests that have waited for it."""
     waiting: defaultdict[str, list[ToLoop]] = defaultdict(list)
     for request in load.requests(session):
         waiting[request.adapter or ""].append(request)

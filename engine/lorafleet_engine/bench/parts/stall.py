@@ -8,11 +8,13 @@ from typing import Any
 
 from lorafleet_engine.bench.bench import Batch, Bench, Case, median, rounded
 from lorafleet_engine.bench.options import Dims
-from lorafleet_engine.bench.session import EnginePlan, Run, Session
+from lorafleet_engine.bench.session import BenchError, EnginePlan, Run, Session
 from lorafleet_engine.messages import LoadAdapter, StepLimits, ToLoop
 
 SETTLE = 8
 """Steps after the last prompt that are not looked at."""
+LATEST = 2
+"""Loads must end within so many steps each, sent one a step, or there is no figure."""
 
 
 def cases(bench: Bench) -> Iterator[Case]:
@@ -60,14 +62,14 @@ def _beside(bench: Bench, plan: EnginePlan, watched: int) -> _Beside:
 
 def _length(dims: Dims) -> int:
     """Tokens that one of the running sequences may come to."""
-    return dims.prompt + dims.beside + dims.loads + 4 * SETTLE
+    return dims.prompt + dims.beside + LATEST * dims.loads + 4 * SETTLE
 
 
 def _loads(bench: Bench) -> dict[str, Any]:
     dims = bench.dims
     limits = StepLimits(tokens=dims.step_tokens, sequences=dims.beside)
     plan = EnginePlan(limits, _length(dims))
-    beside = _beside(bench, plan, dims.loads + SETTLE)
+    beside = _beside(bench, plan, LATEST * dims.loads + SETTLE)
     active = list(beside.batch.used)
     cold = bench.catalogue.take(range(len(active), len(active) + dims.loads))
 
@@ -75,7 +77,11 @@ def _loads(bench: Bench) -> dict[str, Any]:
         first, run = beside.run(seed, [[LoadAdapter(blob.key, blob.ref)] for blob in cold])
         beside.session.note_resident(cold)
         beside.session.keep(active)
-        return run.gaps(first, beside.quiet - 1, beside.quiet + len(cold))
+        end = max(run.loaded.values())
+        during = sum(at <= end for at in run.times[first])
+        if during == len(run.times[first]):
+            raise BenchError("the decodes ended before the loads")
+        return run.gaps(first, beside.quiet - 1, max(during + 1, beside.quiet + len(cold)))
 
     steady, loaded = _pairs(bench, beside.steady, loading)
     return {
@@ -83,7 +89,7 @@ def _loads(bench: Bench) -> dict[str, Any]:
         "batch": beside.batch.rows,
         "loads": len(cold),
         "loaded_bytes": sum(blob.ref.bytes for blob in cold),
-        "from": "packed files in memory, one load before each step",
+        "from": "packed files in memory, one load sent before each step; all steps until the last one has arrived",
         **_ratios("p99_ratio", steady, loaded),
         "caps": plan.caps(),
     }
