@@ -5,6 +5,7 @@ EngineError
 ├── BrokenModelError           the base model's files are missing, damaged or of other shapes than its config says
 ├── UnsupportedAdapterError    an adapter that would be computed wrongly here (a list of reasons)
 ├── BrokenAdapterError         an adapter's files are missing, damaged or contradict each other or the base (reasons)
+├── ParityError                a merged adapter does not answer as it does unmerged, with the figures
 ├── DoesNotFitError            not enough memory of some kind, with the numbers
 ├── SettingsError              an environment variable is missing or wrong: the process ends at once
 ├── ChildDiedError             the loop process is gone: the engine ends and the container restarts
@@ -44,6 +45,10 @@ class UnsupportedAdapterError(ReasonsError):
 
 class BrokenAdapterError(ReasonsError):
     """The adapter's files are missing, damaged, or contradict each other or the base model."""
+
+
+class ParityError(EngineError):
+    """Merged weights are farther from the model than rounding explains, or cannot be compared."""
 
 
 class DoesNotFitError(EngineError):

@@ -36,8 +36,9 @@ from lorafleet_engine.messages import (
     UnloadAdapter,
     VersionKey,
 )
+from lorafleet_engine.quality.merging import start_engine
 from lorafleet_engine.requests import LiveRequest, Refusal, RequestRules
-from lorafleet_engine.runner.assembly import EngineCore, start_core
+from lorafleet_engine.runner.assembly import EngineCore
 from lorafleet_engine.runner.sampler import Draw, sample
 from lorafleet_engine.scheduler.sequence import Advance, StepPlan
 from lorafleet_engine.versions import VersionKeeper
@@ -80,7 +81,7 @@ def run_loop(connection: Connection, settings: LoopConfig) -> None:
     """Load the model, then serve until Shutdown or the end of the pipe. Errors go out as LoopFailed first."""
     mailbox = PipeMailbox(connection)
     try:
-        EngineLoop(start_core(settings), mailbox, settings.state_interval_s).run()
+        EngineLoop(start_engine(settings), mailbox, settings.state_interval_s).run()
     except (EOFError, BrokenPipeError):
         return
     except (EngineError, BaseDoesNotFitError) as error:
@@ -122,6 +123,7 @@ class EngineLoop:
                 core.placement.max_model_len,
                 core.config.shape.vocab,
                 core.config.eos_token_ids,
+                core.parity,
             )
         )
         while self._open:

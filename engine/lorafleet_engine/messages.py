@@ -40,12 +40,21 @@ class StepLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class MergeConfig:
+    """Start with one adapter in the weights: `blob` holds it in float32, `probes` are token ids to compare on."""
+
+    blob: "BlobRef"
+    probes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LoopConfig:
     """All that a loop process needs to start.
 
     `memory_bytes` is everything the engine may hold (weights, activations, KV, adapters); None on a CUDA device
     means `utilization_percent` of the device's memory. `threads` is for CPU kernels. `limits` None means what suits the
-    device: short steps on a CPU, wide ones on a GPU. `quantization` is that of the base's projections.
+    device: short steps on a CPU, wide ones on a GPU. `quantization` is that of the base's projections. With `merge` the
+    weights are the base's plus one adapter, and a request without an adapter is answered by both.
     """
 
     model_dir: str
@@ -58,6 +67,7 @@ class LoopConfig:
     threads: int = 1
     limits: StepLimits | None = None
     state_interval_s: float = 0.5
+    merge: MergeConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,14 +240,30 @@ class Drained:
 
 
 @dataclass(frozen=True, slots=True)
+class Parity:
+    """Logits on the probe set against the model in fp32 with the same adapter: relative L2 of the `merged` engine's and
+    of the `unmerged` engine's; `same_argmax` is the share of `positions` where the merged one has the same best token.
+    """
+
+    merged: float
+    unmerged: float
+    same_argmax: float
+    positions: int
+
+
+@dataclass(frozen=True, slots=True)
 class LoopReady:
-    """First message: the weights are in place and steps can run. A page holds one KV block of all layers."""
+    """First message: the weights are in place and steps can run. A page holds one KV block of all layers.
+
+    `parity` is there when an adapter was merged.
+    """
 
     budget: MemoryBudget
     page_bytes: int
     max_model_len: int
     vocab_size: int
     eos_token_ids: tuple[int, ...]
+    parity: Parity | None = None
 
 
 @dataclass(frozen=True, slots=True)

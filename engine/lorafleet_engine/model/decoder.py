@@ -1,7 +1,7 @@
 """A decoder-only transformer of the Llama kind: wiring only, no memory, no scheduling, no adapter bookkeeping."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 
 import torch
 import torch.nn.functional as F
@@ -104,6 +104,24 @@ def _build_group(
     if (shape.attention_bias, shape.output_bias, False, False)[group]:
         bias = _stack([source.get(f"{name}.bias", (fan_out,)) for name, (_, fan_out) in zip(names, sizes, strict=True)])
     return ProjectionGroup(make_weight(_stack(weights)), bias, tuple(fan_out for _, fan_out in sizes), layer, group)
+
+
+def refill_layers(decoder: Decoder, config: ModelConfig, source: WeightSource, make_weight: MakeWeight) -> None:
+    """Put the layers of another source into the tensors of `decoder`, one by one: graphs that read them stay right.
+
+    Embedding, last norm and head stay. Raises BrokenModelError as build_decoder does.
+    """
+    for number, layer in enumerate(decoder.layers):
+        _overwrite(layer, build_layer(config, source, make_weight, number))
+
+
+def _overwrite(old: object, new: object) -> None:
+    """Copy every tensor of a layer into its counterpart."""
+    if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
+        old.copy_(new)
+    elif is_dataclass(old):
+        for field in fields(old):
+            _overwrite(getattr(old, field.name), getattr(new, field.name))
 
 
 def parent(module: str) -> str:

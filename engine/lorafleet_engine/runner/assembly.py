@@ -12,7 +12,7 @@ from lorafleet_engine.memory.budget import MemoryPlan, plan_engine_memory
 from lorafleet_engine.memory.geometry import RESERVED_PAGES, PoolGeometry, pool_geometry
 from lorafleet_engine.memory.pages import PagePool
 from lorafleet_engine.memory.residency import Residency
-from lorafleet_engine.messages import LoopConfig, Quantization, StepLimits
+from lorafleet_engine.messages import LoopConfig, Parity, Quantization, StepLimits
 from lorafleet_engine.model.config import ModelConfig, read_config
 from lorafleet_engine.model.decoder import build_decoder
 from lorafleet_engine.model.weights import SafetensorsSource, WeightSource
@@ -44,7 +44,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class EngineCore:
-    """What a loop drives. All of it belongs to the loop's thread."""
+    """What a loop drives. All of it belongs to the loop's thread. `parity` is that of a merged adapter."""
 
     config: ModelConfig
     placement: Placement
@@ -54,6 +54,7 @@ class EngineCore:
     residency: Residency
     scheduler: Scheduler
     runner: Runner
+    parity: Parity | None = None
 
 
 def assemble(config: ModelConfig, source: WeightSource, placement: Placement) -> EngineCore:

@@ -19,7 +19,8 @@ from lorafleet_engine.messages import (
     Tokens,
     ToLoop,
 )
-from lorafleet_engine.runner.assembly import EngineCore, start_core
+from lorafleet_engine.quality.merging import start_engine
+from lorafleet_engine.runner.assembly import EngineCore
 
 
 class ListMailbox:
@@ -60,7 +61,7 @@ class LoopDriver:
 
     @classmethod
     def start(cls, settings: LoopConfig, blob_dir: Path) -> "LoopDriver":
-        return cls(start_core(settings), blob_dir)
+        return cls(start_engine(settings), blob_dir)
 
     def load(self, key: str, adapter_dir: Path) -> AdapterLoaded | AdapterRejected:
         """Pack and load an adapter; returns the loop's answer."""
