@@ -106,8 +106,10 @@ def test_metrics(client: Client, adapters: list[LoadedAdapter]) -> None:
 
     line = f'lorafleet_adapter_requests_total{{adapter="team/{adapters[0].uid}",code="200",tenant="team/acme"}}'
     assert line in text
-    for name in ("lorafleet_ttft_seconds_count", "lorafleet_itl_seconds_count", "lorafleet_resident_adapter_bytes"):
+    for name in ("lorafleet_ttft_seconds_count", "lorafleet_itl_seconds_count", "lorafleet_packing_waste_bytes"):
         assert f"\n{name} " in text
+    for tier in ("gpu", "host", "disk"):
+        assert f'\nlorafleet_resident_bytes{{tier="{tier}"}} ' in text
     assert "vllm:lora_requests_info" in text
 
 

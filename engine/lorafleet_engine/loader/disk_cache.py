@@ -1,20 +1,30 @@
-"""The disk tier: verified adapter folders by digest, bounded, least recently used out first. Loader process only.
+"""The disk tier: folders by name, bounded, those worth least out first. Loader process only.
 
-Layout under its root: `adapters/<hex>/` (complete and verified; only ever renamed into place), `base/<key>/`, `tmp/`
-(emptied at start). What a running job uses is never removed. Thread-safe.
+Layout under its root: `adapters/<name>/` (complete and verified; only ever renamed into place), `base/<key>/`, `tmp/`
+(emptied at start). Adapters as published are named by their digest, packed ones as packed_tier.py says. What a running
+job uses is never removed. Thread-safe.
 """
 
 import os
 import shutil
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lorafleet_contracts.admin import ProblemCode
 from lorafleet_engine.errors import JobError
+from lorafleet_engine.loader.eviction import Held, Usage, choose_victims
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    bytes: int
+    usage: Usage
 
 
 class DiskCache:
@@ -28,6 +38,9 @@ class DiskCache:
         shutil.rmtree(self._tmp, ignore_errors=True)
         for folder in (self._adapters, self._base, self._tmp):
             folder.mkdir(parents=True, exist_ok=True)
+        self._entries = {
+            path.name: _Entry(folder_bytes(path), Usage(1, path.stat().st_mtime)) for path in self._adapters.iterdir()
+        }
 
     @contextmanager
     def temporary(self) -> Iterator[Path]:
@@ -39,33 +52,42 @@ class DiskCache:
             shutil.rmtree(path, ignore_errors=True)
 
     @contextmanager
-    def using(self, digest: str) -> Iterator[Path | None]:
-        """The folder of this digest, kept while in use; None when it is not here."""
-        path = self._path(digest)
+    def using(self, name: str) -> Iterator[Path | None]:
+        """The folder of this name, kept while in use; None when it is not here."""
+        key = _key(name)
         with self._lock:
-            present = path.is_dir()
-            self._used[digest] += 1
-            if present:
-                os.utime(path)
+            entry = self._entries.get(key)
+            self._used[key] += 1
+            if entry is not None:
+                self._entries[key] = replace(entry, usage=entry.usage.used(time.time()))
+                os.utime(self._adapters / key)
         try:
-            yield path if present else None
+            yield None if entry is None else self._adapters / key
         finally:
             with self._lock:
-                self._used[digest] -= 1
+                self._used[key] -= 1
 
-    def admit(self, folder: Path, digest: str) -> None:
+    def admit(self, folder: Path, name: str) -> None:
         """Take over a verified temporary folder. Raises JobError when it cannot fit, even with all others gone."""
-        size = folder_bytes(folder)
+        size, key = folder_bytes(folder), _key(name)
         with self._lock:
-            if self._path(digest).is_dir():
+            if key in self._entries:
                 return
             self._make_room(size)
-            folder.rename(self._path(digest))
+            folder.rename(self._adapters / key)
+            self._entries[key] = _Entry(size, Usage(1, time.time()))
 
-    def remove(self, digest: str) -> None:
+    def demote(self, name: str) -> None:
+        """Let a folder be the first to go, because another has what it is for."""
+        with self._lock:
+            entry = self._entries.get(_key(name))
+            if entry is not None:
+                self._entries[_key(name)] = replace(entry, usage=Usage(0, time.time()))
+
+    def remove(self, name: str) -> None:
         """Drop a folder that turned out damaged."""
         with self._lock:
-            self._drop(self._path(digest))
+            self._forget(_key(name))
 
     def base_folder(self, key: str) -> Path:
         """Where the base model of this key is, or would be."""
@@ -86,24 +108,28 @@ class DiskCache:
         """Bytes that all folders may take."""
         return self._limit
 
-    def _path(self, digest: str) -> Path:
-        return self._adapters / digest.removeprefix("sha256:")
+    @property
+    def bytes(self) -> int:
+        """Bytes that adapters take now, as published and packed."""
+        with self._lock:
+            return sum(entry.bytes for entry in self._entries.values())
 
     def _make_room(self, size: int) -> None:
         base = sum(folder_bytes(path) for path in self._base.iterdir())
-        folders = {path: folder_bytes(path) for path in self._adapters.iterdir()}
-        free = self._limit - base - sum(folders.values())
-        for path in sorted(folders, key=lambda path: path.stat().st_mtime_ns):
-            if free >= size:
-                return
-            if not self._used[f"sha256:{path.name}"]:
-                self._drop(path)
-                free += folders[path]
-        if free < size:
+        missing = base + sum(entry.bytes for entry in self._entries.values()) + size - self._limit
+        idle = [Held(key, entry.bytes, entry.usage) for key, entry in self._entries.items() if not self._used[key]]
+        for key in choose_victims(idle, missing, time.time()):
+            missing -= self._entries[key].bytes
+            self._forget(key)
+        if missing > 0:
             raise JobError(
                 ProblemCode.DOES_NOT_FIT,
-                f"the disk cache of {self._limit} bytes has {max(free, 0)} bytes for a folder of {size}",
+                f"the disk cache of {self._limit} bytes has {max(size - missing, 0)} bytes for a folder of {size}",
             )
+
+    def _forget(self, key: str) -> None:
+        if self._entries.pop(key, None) is not None:
+            self._drop(self._adapters / key)
 
     def _drop(self, path: Path) -> None:
         """Rename first, so that a half-removed folder is never taken for a whole one."""
@@ -116,3 +142,7 @@ class DiskCache:
 def folder_bytes(folder: Path) -> int:
     """Sizes of the plain files directly in a folder."""
     return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+
+
+def _key(name: str) -> str:
+    return name.removeprefix("sha256:")

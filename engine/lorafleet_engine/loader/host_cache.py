@@ -1,4 +1,4 @@
-"""The host tier: packed blobs in shared memory by digest, bounded, least recently used out first. Loader process only.
+"""The host tier: packed blobs in shared memory by digest, bounded, those worth least out first. Loader process only.
 
 A blob is pinned from the moment it is handed out until the api releases it, because the loop may read it meanwhile.
 It starts empty: blobs of an earlier loader are removed, since their layouts are not remembered. Thread-safe.
@@ -6,12 +6,14 @@ It starts empty: blobs of an earlier loader are removed, since their layouts are
 
 import shutil
 import threading
-from collections import Counter, OrderedDict
+import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from lorafleet_contracts.admin import ProblemCode
 from lorafleet_engine.errors import JobError
+from lorafleet_engine.loader.eviction import Held, Usage, choose_victims
 from lorafleet_engine.loader.messages import AdapterFacts
 from lorafleet_engine.messages import BlobRef
 
@@ -32,7 +34,8 @@ class HostCache:
         self._root = root
         self._limit = limit
         self._lock = threading.Lock()
-        self._entries: OrderedDict[str, HostEntry] = OrderedDict()
+        self._entries: dict[str, HostEntry] = {}
+        self._usage: dict[str, Usage] = {}
         self._reserved: dict[str, int] = {}
         self._pins: Counter[str] = Counter()
         shutil.rmtree(root, ignore_errors=True)
@@ -43,19 +46,21 @@ class HostCache:
         with self._lock:
             entry = self._entries.get(digest)
             if entry is not None:
-                self._entries.move_to_end(digest)
+                self._usage[digest] = self._usage[digest].used(time.monotonic())
                 self._pins[digest] += 1
             return entry
 
     def reserve(self, digest: str, size: int) -> Path:
         """Make room for a blob of `size` bytes and say where to write it. Raises JobError."""
         with self._lock:
-            free = (
-                self._limit - sum(entry.blob.bytes for entry in self._entries.values()) - sum(self._reserved.values())
-            )
-            for other in [name for name in self._entries if not self._pins[name]]:
-                if free >= size:
-                    break
+            free = self._limit - self._taken()
+            idle = [
+                Held(name, entry.blob.bytes, self._usage[name])
+                for name, entry in self._entries.items()
+                if not self._pins[name]
+            ]
+            for other in choose_victims(idle, size - free, time.monotonic()):
+                del self._usage[other]
                 free += self._entries.pop(other).blob.bytes
                 self._path(other).unlink(missing_ok=True)
             if free < size:
@@ -71,6 +76,7 @@ class HostCache:
         with self._lock:
             self._reserved.pop(digest)
             self._entries[digest] = entry
+            self._usage[digest] = Usage(1, time.monotonic())
             self._pins[digest] += 1
 
     def abandon(self, digest: str) -> None:
@@ -84,6 +90,15 @@ class HostCache:
         with self._lock:
             if self._pins[digest] > 0:
                 self._pins[digest] -= 1
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that are taken now, reservations included."""
+        with self._lock:
+            return self._taken()
+
+    def _taken(self) -> int:
+        return sum(entry.blob.bytes for entry in self._entries.values()) + sum(self._reserved.values())
 
     def _path(self, digest: str) -> Path:
         return self._root / f"{digest.removeprefix('sha256:')}.blob"

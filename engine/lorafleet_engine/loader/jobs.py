@@ -1,7 +1,7 @@
 """What the loader does for one job, over its two caches. Called by loader/process.py in worker threads.
 
 The order is always: fetch into a temporary folder -> digest -> inspect -> admit to the disk tier -> pack to the host
-tier. Nothing unverified ever leaves the temporary folder.
+tier -> keep the packed bytes on the disk tier, after the answer. Nothing unverified ever leaves the temporary folder.
 """
 
 import hashlib
@@ -9,6 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +29,9 @@ from lorafleet_engine.loader.messages import (
     LoaderConfig,
     PackAdapter,
     Packed,
+    StartTier,
 )
+from lorafleet_engine.loader.packed_tier import PackedTier, fingerprint_of
 from lorafleet_engine.loader.sources import LocalFolder, open_folder
 
 if TYPE_CHECKING:
@@ -47,6 +50,7 @@ class Jobs:
         self._base_dir = None if config.base_dir is None else Path(config.base_dir)
         self._packer: Packer | None = None
         self._packer_lock = threading.Lock()
+        self._keeper = ThreadPoolExecutor(1, thread_name_prefix="keeper")
 
     def fetch_base(self, job: FetchBase) -> BaseFetched:
         """Have the base model's files, verified. A volume's files are used in place. Raises JobError."""
@@ -75,10 +79,14 @@ class Jobs:
         with self._locks[job.digest]:
             entry = self._host.take(job.digest)
             if entry is not None:
-                return Packed(job.job, entry.facts, entry.blob, entry.chat_template, (), "host")
+                return _packed(job, entry, "host")
             began = time.monotonic()
+            packed = self._packed_tier()
+            entry = packed.restore(job.digest)
+            if entry is not None:
+                return _packed(job, entry, "disk", read=time.monotonic() - began)
             with self._verified(job.digest) as folder:
-                start = "source" if folder is None else "disk"
+                start: StartTier = "source" if folder is None else "disk"
             if folder is None:
                 self._fetch_adapter(job.uri, job.digest)
             fetched = time.monotonic()
@@ -86,10 +94,16 @@ class Jobs:
                 if folder is None:
                     raise JobError(ProblemCode.DOES_NOT_FIT, "the disk cache is too small for the adapters in work")
                 entry = self._pack(folder, job.digest)
-            seconds = (("fetch", fetched - began), ("pack", time.monotonic() - fetched))
-            return Packed(
-                job.job, entry.facts, entry.blob, entry.chat_template, seconds, "disk" if start == "disk" else "source"
-            )
+            self._keeper.submit(packed.keep, job.digest)
+            return _packed(job, entry, start, fetch=fetched - began, pack=time.monotonic() - fetched)
+
+    def close(self) -> None:
+        """End with the write to the disk tier that is under way; further ones are dropped."""
+        self._keeper.shutdown(cancel_futures=True)
+
+    def tier_bytes(self) -> tuple[int, int]:
+        """Bytes that adapters take on the host tier and on the disk tier."""
+        return self._host.bytes, self._disk.bytes
 
     def warm_up(self) -> None:
         """Import what packing needs, ahead of the first adapter. Does nothing before the base model is there."""
@@ -110,6 +124,12 @@ class Jobs:
         finally:
             self._host.abandon(digest)
         return entry
+
+    def _packed_tier(self) -> PackedTier:
+        base_dir = self._base_dir
+        if base_dir is None:
+            raise JobError(ProblemCode.LOADER_BUSY, "the base model is still being fetched")
+        return PackedTier(self._disk, self._host, fingerprint_of(self._config, base_dir))
 
     def _fetch_adapter(self, uri: str, declared: str | None) -> AdapterFacts:
         source = open_folder(uri, self._volumes_dir)
@@ -156,6 +176,10 @@ class Jobs:
 
 def _base_key(job: FetchBase) -> str:
     return hashlib.sha256(f"{job.uri}\n{job.digest}".encode()).hexdigest()
+
+
+def _packed(job: PackAdapter, entry: HostEntry, start: StartTier, **seconds: float) -> Packed:
+    return Packed(job.job, entry.facts, entry.blob, entry.chat_template, tuple(seconds.items()), start)
 
 
 def _compare(declared: str, found: str) -> None:

@@ -12,6 +12,9 @@ from lorafleet_engine.messages import BlobRef
 
 HEARTBEAT_SECONDS = 1.0
 
+StartTier = Literal["host", "disk", "source"]
+"""Where an adapter was when its load began."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoaderConfig:
@@ -102,14 +105,15 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Answer of PackAdapter. `seconds` by phase: fetch, pack (0.0 where a tier already had it)."""
+    """Answer of PackAdapter. `seconds` by phase: read (packed bytes from the disk tier), or fetch and pack; none where
+    the host tier had it."""
 
     job: int
     facts: AdapterFacts
     blob: BlobRef
     chat_template: str | None
     seconds: tuple[tuple[str, float], ...]
-    start_tier: Literal["host", "disk", "source"]
+    start_tier: StartTier
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,10 @@ class JobFailed:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The loader lives."""
+    """The loader lives; bytes that adapters take on its two tiers."""
+
+    host_bytes: int
+    disk_bytes: int
 
 
 JobResult: TypeAlias = BaseFetched | Inspected | Packed

@@ -27,7 +27,7 @@ from lorafleet_engine.loader.messages import (
 )
 
 logger = logging.getLogger(__name__)
-WORKERS = 3
+WORKERS = 4
 
 
 class _Outbox:
@@ -51,7 +51,7 @@ def run_loader(connection: "Connection[FromLoader, ToLoader]") -> None:
     jobs = Jobs(connection.recv())  # type: ignore[arg-type]
     outbox = _Outbox(connection)
     stopped = threading.Event()
-    threading.Thread(target=_beat, args=(outbox, stopped), daemon=True).start()
+    threading.Thread(target=_beat, args=(jobs, outbox, stopped), daemon=True).start()
     workers = ThreadPoolExecutor(WORKERS)
     try:
         while True:
@@ -65,11 +65,12 @@ def run_loader(connection: "Connection[FromLoader, ToLoader]") -> None:
     except EOFError:
         stopped.set()
         workers.shutdown(wait=False, cancel_futures=True)
+        jobs.close()
 
 
-def _beat(outbox: _Outbox, stopped: threading.Event) -> None:
+def _beat(jobs: Jobs, outbox: _Outbox, stopped: threading.Event) -> None:
     while not stopped.wait(HEARTBEAT_SECONDS):
-        outbox.send(Heartbeat())
+        outbox.send(Heartbeat(*jobs.tier_bytes()))
 
 
 def _answer(jobs: Jobs, job: Job, outbox: _Outbox) -> None:

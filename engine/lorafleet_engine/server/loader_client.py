@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from lorafleet_contracts.admin import ProblemCode
+from lorafleet_contracts.admin import ProblemCode, Tier
 from lorafleet_engine.errors import JobError
 from lorafleet_engine.loader.messages import (
     BaseFetched,
@@ -43,7 +43,8 @@ class _Pending:
 
 
 class LoaderClient:
-    """Owns the loader process and the jobs that wait for it. `stall_seconds` without a heartbeat count as hanging."""
+    """Owns the loader process and the jobs that wait for it. `stall_seconds` without a heartbeat count as hanging;
+    `tier_bytes` are what adapters took on the loader's tiers at the last one."""
 
     def __init__(self, config: LoaderConfig, max_jobs: int = 256, stall_seconds: float = 30.0) -> None:
         self._config = config
@@ -54,6 +55,7 @@ class LoaderClient:
         self._sequence = 0
         self._heard = time.monotonic()
         self.restarts = 0
+        self.tier_bytes = {Tier.HOST: 0, Tier.DISK: 0}
 
     @property
     def pid(self) -> int | None:
@@ -140,7 +142,9 @@ class LoaderClient:
             except EOFError:
                 return
             self._heard = time.monotonic()
-            if not isinstance(message, Heartbeat):
+            if isinstance(message, Heartbeat):
+                self.tier_bytes = {Tier.HOST: message.host_bytes, Tier.DISK: message.disk_bytes}
+            else:
                 self._settle(message)
 
     async def _watch(self) -> None:

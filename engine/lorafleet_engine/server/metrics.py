@@ -4,18 +4,28 @@ Labels are display names, capped: once a metric's label sets are used up, new on
 (moving a series would break rate()).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import perf_counter
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from lorafleet_contracts.admin import Tier
 from lorafleet_engine.messages import LoopState
 
 MAX_SERIES = 1000
 OTHER = "other"
 LATENCY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 STEP = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderFigures:
+    """What is shown of the loader process."""
+
+    restarts: int
+    tier_bytes: Mapping[Tier, int]
 
 
 class LabelCap:
@@ -58,6 +68,7 @@ class Metrics:
             for name, text in (
                 ("resident_adapter_bytes", "True bytes of the adapters on the device"),
                 ("adapter_budget_bytes", "Bytes that adapters may take on the device"),
+                ("packing_waste_bytes", "Bytes of the pages of the adapters on the device that hold nothing"),
                 ("resident_adapters", "Adapter versions on the device"),
                 ("kv_pages_used", "Pages that hold KV"),
                 ("pages_free", "Pages on the free list"),
@@ -71,6 +82,9 @@ class Metrics:
                 ("loader_restarts", "Restarts of the loader process"),
             )
         }
+        self._tiers = Gauge(
+            "lorafleet_resident_bytes", "Bytes of adapters by tier (gpu: of their pages)", ("tier",), registry=registry
+        )
         self._vllm = Gauge(
             "vllm:lora_requests_info",
             "Running adapters, for dashboards made for vLLM",
@@ -109,9 +123,11 @@ class Metrics:
         yield
         self.observe_load(phase, start_tier, perf_counter() - began)
 
-    def render(self, state: LoopState | None, loader_restarts: int, name_of: Callable[[str], str]) -> bytes:
-        """The exposition text, with the gauges set from the loop's last state."""
-        self._gauges["loader_restarts"].set(loader_restarts)
+    def render(self, state: LoopState | None, loader: LoaderFigures, name_of: Callable[[str], str]) -> bytes:
+        """The exposition text, with the gauges set from the last words of loop and loader."""
+        self._gauges["loader_restarts"].set(loader.restarts)
+        for tier, size in loader.tier_bytes.items():
+            self._tiers.labels(tier.value).set(size)
         if state is not None:
             self._set_gauges(state)
             running = ",".join(sorted({name_of(version.key) for version in state.versions if version.requests}))
@@ -122,6 +138,7 @@ class Metrics:
     def _set_gauges(self, state: LoopState) -> None:
         values = {
             "resident_adapter_bytes": state.adapter_bytes,
+            "packing_waste_bytes": sum(version.resident_bytes - version.bytes for version in state.versions),
             "adapter_budget_bytes": state.budget.adapters,
             "resident_adapters": len(state.versions),
             "kv_pages_used": state.pages_kv,
@@ -136,3 +153,4 @@ class Metrics:
         }
         for name, value in values.items():
             self._gauges[name].set(value)
+        self._tiers.labels(Tier.GPU.value).set(sum(version.resident_bytes for version in state.versions))

@@ -24,6 +24,7 @@ from lorafleet_contracts.admin import (
 from lorafleet_contracts.capacity import KV_BLOCK_TOKENS
 from lorafleet_engine.messages import LoopState
 from lorafleet_engine.server.engine import Engine
+from lorafleet_engine.server.metrics import LoaderFigures
 from lorafleet_engine.server.problems import answer_problem, make_problem
 
 OPEN_PATHS = frozenset({LIVE_PATH, READY_PATH})
@@ -57,9 +58,8 @@ class StatePort:
     async def metrics(self, request: Request) -> Response:
         """GET /metrics."""
         names = {version.key: version.display.name for version in self._engine.versions}
-        text = self._engine.metrics.render(
-            self._engine.loop.state, self._engine.loader.restarts, lambda key: names.get(key, key)
-        )
+        loader = LoaderFigures(self._engine.loader.restarts, self._engine.loader.tier_bytes)
+        text = self._engine.metrics.render(self._engine.loop.state, loader, lambda key: names.get(key, key))
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def live(self, request: Request) -> Response:

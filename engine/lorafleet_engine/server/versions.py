@@ -169,7 +169,7 @@ class Versions:
         version.rank, version.bytes, version.tier = packed.facts.rank, packed.facts.bytes, Tier.HOST
         version.template = await self._check_template(packed.chat_template)
         self._mark(version, VersionPhase.LOADING)
-        with self._metrics.time_load("load", "host"):
+        with self._metrics.time_load("load", packed.start_tier):
             result = await self._workers.loop.load(version.key, packed.blob)
         for phase, seconds in packed.seconds:
             self._metrics.observe_load(phase, packed.start_tier, seconds)
