@@ -59,6 +59,7 @@ class ProblemCode(StrEnum):
     UNSUPPORTED_ADAPTER = "unsupported_adapter"
     LOADER_BUSY = "loader_busy"
     DRAINING = "draining"
+    MERGED = "merged"
     INTERNAL = "internal"
 
 
@@ -155,6 +156,24 @@ class BaseState(Wire):
     problem: Problem | None = None
 
 
+class ParityState(Wire):
+    """How near a merged engine is on the probe set: relative L2 of its logits from the model in fp32, and the unmerged
+    engine's; `same_argmax` is the share of `positions` where the best token is the same."""
+
+    merged: float
+    unmerged: float
+    same_argmax: float
+    positions: int
+
+
+class MergedState(Wire):
+    """The adapter in this engine's weights: all that it answers. Ready waits for `parity`."""
+
+    uid: str
+    digest: Digest
+    parity: ParityState | None = None
+
+
 class UsageState(Wire):
     """Monotonic counters of one (tenant, adapter, gateway instance) since the boot."""
 
@@ -180,6 +199,7 @@ class EngineState(Wire):
     draining: bool
     base: BaseState
     memory: MemoryState | None = None
+    merged: MergedState | None = None
     versions: list[VersionState] = []
     removed: list[str] = []
     in_flight: int = 0

@@ -3,13 +3,14 @@
 Exit 0: drained after SIGTERM. Exit 1: the loop process ended or could not start. Exit 2: the settings are wrong.
 """
 
+import argparse
 import asyncio
 import contextlib
 import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,11 +29,11 @@ logger = logging.getLogger(__name__)
 TERMINATION_LOG = Path("/dev/termination-log")
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run one engine from the environment until it is told to end; return the exit status."""
     set_up_logs("api", "INFO")
     try:
-        settings = load_settings(os.environ)
+        settings = load_settings({**os.environ, **read_arguments(arguments)})
         set_up_logs("api", settings.log_level)
         uvloop.run(run_engine(settings))
     except SettingsError as error:
@@ -40,6 +41,18 @@ def main() -> int:
     except ChildDiedError as error:
         return _give_up(1, error)
     return 0
+
+
+def read_arguments(arguments: Sequence[str] | None) -> dict[str, str]:
+    """The few settings that may also be given on the command line, as the variables that they stand for."""
+    parser = argparse.ArgumentParser("python -m lorafleet_engine", description="All settings: docs/engine.md.")
+    parser.add_argument(
+        "--merge-adapter", metavar="URI", help="merge the adapter there into the weights and serve nothing else"
+    )
+    parser.add_argument("--merge-version", metavar="UID@DIGEST", help="the version that it must be")
+    parser.add_argument("--merge-display", metavar="NAMESPACE/NAME", help="what metrics call it")
+    given = vars(parser.parse_args(arguments))
+    return {f"LORAFLEET_{name.upper()}": value for name, value in given.items() if value}
 
 
 async def run_engine(settings: Settings) -> None:
@@ -87,6 +100,7 @@ async def _loop_config(engine: Engine, settings: Settings) -> LoopConfig:
         memory_bytes=settings.memory_bytes,
         utilization_percent=settings.utilization_percent,
         threads=settings.cpu_threads,
+        merge=await engine.fetch_merge(),
     )
 
 

@@ -5,6 +5,7 @@ the container's cgroup, read here and nowhere else.
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ GIB = 1 << 30
 INTERPRETER_RESERVE_BYTES = 800 << 20
 """What the three processes take beside the loop's budget: interpreters, libraries, request bodies, fetch buffers."""
 CGROUP = Path("/sys/fs/cgroup")
+VERSION = re.compile(r"(?P<uid>[A-Za-z0-9][A-Za-z0-9._-]{0,127})@(?P<digest>sha256:[0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,19 @@ class PortSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MergeSettings:
+    """The one adapter version that this engine has merged into its weights, and what people call it."""
+
+    uri: str
+    uid: str
+    digest: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
-    """One engine. `memory_bytes` None on a CUDA device means its utilisation percent."""
+    """One engine. `memory_bytes` None on a CUDA device means its utilisation percent; `merge` None is a shared one."""
 
     base: BaseSettings
     caches: CacheSettings
@@ -69,6 +82,7 @@ class Settings:
     cpu_threads: int
     drain_seconds: int
     log_level: str
+    merge: MergeSettings | None = None
 
 
 class _Reader:
@@ -126,6 +140,7 @@ def load_settings(environ: Mapping[str, str], cgroup: Path = CGROUP) -> Settings
         cpu_threads=reader.number("CPU_THREADS", cpu_quota(cgroup), 1, 1024),
         drain_seconds=reader.number("DRAIN_SECONDS", 600, 0, 86_400),
         log_level=_choice(reader, "LOG_LEVEL", ("INFO", "DEBUG", "WARNING", "ERROR")),
+        merge=_load_merge(reader),
     )
 
 
@@ -173,6 +188,19 @@ def _load_caches(reader: _Reader) -> CacheSettings:
         disk_dir=Path(reader.text("DISK_CACHE_DIR", "/var/cache/lorafleet")),
         volumes_dir=Path(reader.text("VOLUMES_DIR", "/volumes")),
     )
+
+
+def _load_merge(reader: _Reader) -> MergeSettings | None:
+    if not reader.is_set("MERGE_ADAPTER"):
+        return None
+    key = reader.text("MERGE_VERSION")
+    match = VERSION.fullmatch(key)
+    if match is None:
+        raise SettingsError(f"LORAFLEET_MERGE_VERSION must be UID@sha256:DIGEST, not {key!r}")
+    namespace, slash, name = reader.text("MERGE_DISPLAY", f"merged/{match['uid']}").partition("/")
+    if not (namespace and slash and name):
+        raise SettingsError("LORAFLEET_MERGE_DISPLAY must be NAMESPACE/NAME")
+    return MergeSettings(reader.text("MERGE_ADAPTER"), match["uid"], match["digest"], namespace, name)
 
 
 def _load_ports(reader: _Reader) -> PortSettings:

@@ -73,7 +73,7 @@ def adapters(client: Client, sources: list[str]) -> list[LoadedAdapter]:
     return [client.bring(f"uid-{number}", uri) for number, uri in enumerate(sources)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def local(engine: Engine) -> Engine:
     """The engine, when it runs here: its files and processes can be reached."""
     if engine.process is None:

@@ -3,8 +3,10 @@ from pathlib import Path
 import pytest
 
 from lorafleet_engine.errors import SettingsError
+from lorafleet_engine.main import read_arguments
 from lorafleet_engine.settings import GIB, INTERPRETER_RESERVE_BYTES, load_settings
 
+KEY = "uid-1@sha256:" + "a" * 64
 BASE = {"LORAFLEET_BASE_NAME": "smol", "LORAFLEET_BASE_URI": "pvc://models/smol"}
 
 
@@ -62,6 +64,12 @@ def test_limits_of_cgroup_v1(tmp_path: Path) -> None:
         ({"LORAFLEET_QUANTIZATION": "int8"}, "QUANTIZATION"),
         ({"LORAFLEET_QUANTIZATION": "int4"}, "QUANTIZATION int4 is refused"),
         ({"LORAFLEET_QUANTIZATION": "fp8"}, "QUANTIZATION fp8 needs"),
+        ({"LORAFLEET_MERGE_ADAPTER": "file:///a"}, "MERGE_VERSION"),
+        ({"LORAFLEET_MERGE_ADAPTER": "file:///a", "LORAFLEET_MERGE_VERSION": "uid@v1"}, "MERGE_VERSION"),
+        (
+            {"LORAFLEET_MERGE_ADAPTER": "a", "LORAFLEET_MERGE_VERSION": KEY, "LORAFLEET_MERGE_DISPLAY": "x"},
+            "MERGE_DISPLAY",
+        ),
         ({"LORAFLEET_STATE_PORT": "70000"}, "STATE_PORT"),
         ({"LORAFLEET_MAX_MODEL_LEN": "-5"}, "MAX_MODEL_LEN"),
         ({"LORAFLEET_HOST_CACHE_BYTES": "1Gi"}, "HOST_CACHE_BYTES"),
@@ -82,3 +90,22 @@ def test_fp8_where_it_is_faster(tmp_path: Path) -> None:
     chosen = {"LORAFLEET_QUANTIZATION": "FP8", "LORAFLEET_DEVICE": "cuda", "LORAFLEET_DTYPE": "bfloat16"}
     assert load_settings(BASE | chosen, make_cgroup(tmp_path)).quantization == "fp8"
     assert load_settings(BASE, make_cgroup(tmp_path)).quantization == "none"
+
+
+def test_what_to_merge(tmp_path: Path) -> None:
+    chosen = {"LORAFLEET_MERGE_ADAPTER": "pvc://models/a", "LORAFLEET_MERGE_VERSION": KEY}
+    merge = load_settings(BASE | chosen, make_cgroup(tmp_path)).merge
+    assert merge is not None
+    assert (merge.uri, f"{merge.uid}@{merge.digest}") == ("pvc://models/a", KEY)
+    assert (merge.namespace, merge.name) == ("merged", "uid-1")
+    assert load_settings(BASE, make_cgroup(tmp_path)).merge is None
+
+
+def test_the_command_line_says_the_same() -> None:
+    given = ["--merge-adapter", "file:///a", "--merge-version", KEY, "--merge-display", "team/support"]
+    assert read_arguments(given) == {
+        "LORAFLEET_MERGE_ADAPTER": "file:///a",
+        "LORAFLEET_MERGE_VERSION": KEY,
+        "LORAFLEET_MERGE_DISPLAY": "team/support",
+    }
+    assert read_arguments([]) == {}

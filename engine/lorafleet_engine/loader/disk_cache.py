@@ -32,6 +32,7 @@ class DiskCache:
 
     def __init__(self, root: Path, limit: int) -> None:
         self._limit = limit
+        self.root = root
         self._adapters, self._base, self._tmp = root / "adapters", root / "base", root / "tmp"
         self._lock = threading.Lock()
         self._used: Counter[str] = Counter()

@@ -24,11 +24,13 @@ from lorafleet_engine.loader.messages import (
     AdapterFacts,
     BaseFetched,
     FetchBase,
+    ForMerge,
     InspectAdapter,
     Inspected,
     LoaderConfig,
     PackAdapter,
     Packed,
+    PackForMerge,
     StartTier,
 )
 from lorafleet_engine.loader.packed_tier import PackedTier, fingerprint_of
@@ -36,6 +38,8 @@ from lorafleet_engine.loader.sources import LocalFolder, open_folder
 
 if TYPE_CHECKING:
     from lorafleet_engine.loader.packer import Packer
+
+MERGE_BLOB = "merge.blob"
 
 
 class Jobs:
@@ -104,6 +108,21 @@ class Jobs:
     def tier_bytes(self) -> tuple[int, int]:
         """Bytes that adapters take on the host tier and on the disk tier."""
         return self._host.bytes, self._disk.bytes
+
+    def pack_for_merge(self, job: PackForMerge) -> ForMerge:
+        """Have an adapter's float32 numbers in a file of their own. Raises JobError."""
+        with self._locks[job.digest]:
+            with self._verified(job.digest) as folder:
+                missing = folder is None
+            if missing:
+                self._fetch_adapter(job.uri, job.digest)
+            with self._disk.using(job.digest) as folder:
+                if folder is None:
+                    raise JobError(ProblemCode.DOES_NOT_FIT, "the disk cache is too small for the adapter to merge")
+                packer = self._need_packer()
+                facts = packer.inspect(folder, job.digest)
+                blob = packer.pack(folder, self._disk.root / MERGE_BLOB, "float32")
+                return ForMerge(job.job, facts, blob, packer.chat_template(folder))
 
     def warm_up(self) -> None:
         """Import what packing needs, ahead of the first adapter. Does nothing before the base model is there."""

@@ -59,6 +59,15 @@ class PackAdapter:
 
 
 @dataclass(frozen=True, slots=True)
+class PackForMerge:
+    """Have exactly this adapter in float32 in a file beside the caches, which is the api's to delete. -> ForMerge"""
+
+    job: int
+    uri: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """The blob of this digest has been read (or is not wanted any more): it may be evicted."""
 
@@ -70,7 +79,7 @@ class WarmUp:
     """Import what packing needs, ahead of the first adapter. Sent once the loop no longer needs the CPU to start."""
 
 
-Job: TypeAlias = FetchBase | InspectAdapter | PackAdapter
+Job: TypeAlias = FetchBase | InspectAdapter | PackAdapter | PackForMerge
 ToLoader: TypeAlias = Job | Release | WarmUp
 
 
@@ -117,6 +126,16 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
+class ForMerge:
+    """Answer of PackForMerge."""
+
+    job: int
+    facts: AdapterFacts
+    blob: BlobRef
+    chat_template: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class JobFailed:
     """The job ended without a result."""
 
@@ -134,5 +153,5 @@ class Heartbeat:
     disk_bytes: int
 
 
-JobResult: TypeAlias = BaseFetched | Inspected | Packed
+JobResult: TypeAlias = BaseFetched | Inspected | Packed | ForMerge
 FromLoader: TypeAlias = JobResult | JobFailed | Heartbeat

@@ -44,10 +44,10 @@ class Packer:
         warnings = (*found.warnings, *self._check_base(found.base))
         return AdapterFacts(digest, found.bytes, found.rank, found.target_modules, found.base, warnings)
 
-    def pack(self, folder: Path, path: Path) -> BlobRef:
-        """Write the packed bytes to `path`. Raises JobError."""
+    def pack(self, folder: Path, path: Path, dtype: Literal["float32", "bfloat16"] | None = None) -> BlobRef:
+        """Write the packed bytes, in the engine's dtype or another, to `path`. Raises JobError."""
         try:
-            return pack_adapter(folder, self._shape, self._dtype).write(path)
+            return pack_adapter(folder, self._shape, dtype or self._dtype).write(path)
         except (BrokenAdapterError, UnsupportedAdapterError) as error:
             raise JobError(ProblemCode.UNSUPPORTED_ADAPTER, str(error), error.reasons) from error
 

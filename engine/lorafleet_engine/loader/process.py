@@ -21,6 +21,7 @@ from lorafleet_engine.loader.messages import (
     Job,
     JobFailed,
     JobResult,
+    PackForMerge,
     Release,
     ToLoader,
     WarmUp,
@@ -89,5 +90,7 @@ def _work(jobs: Jobs, job: Job) -> Callable[[], JobResult]:
             return lambda: jobs.fetch_base(job)
         case InspectAdapter():
             return lambda: jobs.inspect(job)
+        case PackForMerge():
+            return lambda: jobs.pack_for_merge(job)
         case _:
             return lambda: jobs.pack(job)

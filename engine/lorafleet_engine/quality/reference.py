@@ -49,7 +49,8 @@ class PlainModel:
         shape = self.config.shape
         name = "model.embed_tokens.weight" if shape.tied_embeddings else "lm_head.weight"
         head = self._get(name, (shape.vocab, shape.hidden))
-        return torch.cat([F.linear(part, head).cpu() for part in self._norm("model.norm", x).split(ROWS_AT_ONCE)])
+        parts = torch.split(self._norm("model.norm", x), ROWS_AT_ONCE)
+        return torch.cat([F.linear(part, head).cpu() for part in parts])
 
     def _get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         return self.source.get(name, shape).to(self.device, self.dtype)
@@ -75,7 +76,7 @@ class PlainModel:
         shape = self.config.shape
         parts = {}
         for side, heads in (("q", shape.heads), ("k", shape.kv_heads), ("v", shape.kv_heads)):
-            part = self._project(layer, f"{side}_proj", x).unflatten(-1, (heads, shape.head_dim))
+            part = self._project(layer, f"{side}_proj", x).view(*x.shape[:2], heads, shape.head_dim)
             if shape.qk_norm and side != "v":
                 part = self._norm(f"model.layers.{layer}.self_attn.{side}_norm", part)
             parts[side] = part.transpose(1, 2)

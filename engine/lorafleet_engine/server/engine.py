@@ -6,12 +6,17 @@ Built once by main.py. Holds state, no HTTP and no tensors.
 import asyncio
 import logging
 import secrets
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-from lorafleet_contracts.admin import BaseState, Problem, ProblemCode
+from lorafleet_contracts.admin import BaseState, Display, Problem, ProblemCode
+from lorafleet_contracts.probe import PROBES
 from lorafleet_engine.errors import JobError
-from lorafleet_engine.loader.messages import BaseFetched
+from lorafleet_engine.loader.messages import BaseFetched, ForMerge
+from lorafleet_engine.messages import MergeConfig
 from lorafleet_engine.server.changes import ChangeLog
 from lorafleet_engine.server.loader_client import LoaderClient
 from lorafleet_engine.server.loop_client import LoopClient
@@ -21,12 +26,13 @@ from lorafleet_engine.server.template_runner import TemplateRunner
 from lorafleet_engine.server.templates import ChatTemplates, TemplateError, read_base_template
 from lorafleet_engine.server.tokenizer import BaseTokenizer
 from lorafleet_engine.server.usage import UsageTable
-from lorafleet_engine.server.versions import Versions, Workers
-from lorafleet_engine.settings import Settings
+from lorafleet_engine.server.versions import Version, Versions, Workers
+from lorafleet_engine.settings import MergeSettings, Settings
 
 logger = logging.getLogger(__name__)
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 30.0
+Fetched = TypeVar("Fetched")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +54,17 @@ class Engine:
         self.usage = UsageTable()
         self.metrics = Metrics()
         self.loader = loader
-        self.loop = LoopClient(self._on_loop_change, loader.warm_up)
+        self.loop = LoopClient(self._on_loop_change, self._on_loop_ready)
         self.versions = Versions(Workers(loader, self.loop), self.changes, self.metrics)
+        if settings.merge is not None:
+            merge, display = settings.merge, Display(namespace=settings.merge.namespace, name=settings.merge.name)
+            self.versions.hold_merged(Version(merge.uid, merge.digest, merge.uri, display))
         self.text: TextTools | None = None
         self.base_digest: str | None = None
         self.base_problem: Problem | None = None
         self.draining = False
         self.in_flight = 0
+        self._merge_blob: Path | None = None
 
     @property
     def ready(self) -> bool:
@@ -91,28 +101,60 @@ class Engine:
 
     async def fetch_base(self) -> BaseFetched:
         """Have the base model's files and text tools; tries for ever and shows why not meanwhile."""
+        fetched = await self._insist(self._fetch_base)
+        logger.info("the base model is in %s (%s)", fetched.model_dir, fetched.digest or "not hashed")
+        self.base_digest = fetched.digest or None
+        self.changes.bump()
+        return fetched
+
+    async def fetch_merge(self) -> MergeConfig | None:
+        """What the loop needs to merge the adapter that the settings name, after the base; tries for ever, too."""
+        if self.settings.merge is None or self.text is None:
+            return None
+        found = await self._insist(partial(self._fetch_merge, self.settings.merge))
+        tokenizer = self.text.tokenizer
+        self._merge_blob = Path(found.blob.path)
+        probes = await asyncio.to_thread(lambda: [tokenizer.encode(text, add_special_tokens=True) for text in PROBES])
+        return MergeConfig(found.blob, tuple(probes))
+
+    async def _fetch_base(self) -> BaseFetched:
+        fetched = await self.loader.fetch_base(self.settings.base.uri, self.settings.base.digest)
+        self.text = await asyncio.to_thread(_load_text_tools, Path(fetched.model_dir))
+        self.versions.runner = self.text.runner
+        return fetched
+
+    async def _fetch_merge(self, merge: MergeSettings) -> ForMerge:
+        found = await self.loader.pack_for_merge(merge.uri, merge.digest)
+        await self.versions.note_merge(found)
+        return found
+
+    async def _insist(self, attempt: Callable[[], Awaitable[Fetched]]) -> Fetched:
         wait = FIRST_RETRY_SECONDS
         while True:
             try:
-                fetched = await self.loader.fetch_base(self.settings.base.uri, self.settings.base.digest)
-                self.text = await asyncio.to_thread(_load_text_tools, Path(fetched.model_dir))
+                fetched = await attempt()
             except JobError as error:
                 self._show_base_problem(problem_of(error))
             except (OSError, ValueError, TemplateError) as error:
                 self._show_base_problem(make_problem(ProblemCode.INTERNAL, f"the base model's text files: {error}"))
             else:
-                self.versions.runner = self.text.runner
-                logger.info("the base model is in %s (%s)", fetched.model_dir, fetched.digest or "not hashed")
-                self.base_digest, self.base_problem = fetched.digest or None, None
-                self.changes.bump()
+                self.base_problem = None
                 return fetched
             await asyncio.sleep(wait)
             wait = min(wait * 2, LAST_RETRY_SECONDS)
 
     def _show_base_problem(self, problem: Problem) -> None:
-        logger.error("the base model cannot be fetched: %s", problem.detail)
+        logger.error("the engine cannot start yet: %s", problem.detail)
         self.base_problem = problem
         self.changes.bump()
+
+    def _on_loop_ready(self) -> None:
+        if self.versions.merged is None:
+            self.loader.warm_up()
+            return
+        self.versions.settle_merged()
+        if self._merge_blob is not None:
+            self._merge_blob.unlink(missing_ok=True)
 
     def _on_loop_change(self) -> None:
         self.changes.bump()

@@ -15,6 +15,7 @@ from lorafleet_engine.errors import JobError
 from lorafleet_engine.loader.messages import (
     BaseFetched,
     FetchBase,
+    ForMerge,
     FromLoader,
     Heartbeat,
     InspectAdapter,
@@ -25,6 +26,7 @@ from lorafleet_engine.loader.messages import (
     LoaderConfig,
     PackAdapter,
     Packed,
+    PackForMerge,
     Release,
     WarmUp,
 )
@@ -92,6 +94,12 @@ class LoaderClient:
         """Have an adapter's blob on the host tier, pinned until release(). Raises JobError."""
         result = await self._submit(lambda job: PackAdapter(job, uri, digest))
         assert isinstance(result, Packed)
+        return result
+
+    async def pack_for_merge(self, uri: str, digest: str) -> ForMerge:
+        """Have an adapter's numbers for the loop to merge. Raises JobError."""
+        result = await self._submit(lambda job: PackForMerge(job, uri, digest))
+        assert isinstance(result, ForMerge)
         return result
 
     def release(self, digest: str) -> None:

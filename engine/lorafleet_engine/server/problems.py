@@ -17,6 +17,7 @@ STATUS = {
     ProblemCode.UNSUPPORTED_ADAPTER: 422,
     ProblemCode.LOADER_BUSY: 503,
     ProblemCode.DRAINING: 503,
+    ProblemCode.MERGED: 409,
     ProblemCode.INTERNAL: 500,
 }
 

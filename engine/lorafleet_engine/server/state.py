@@ -19,6 +19,8 @@ from lorafleet_contracts.admin import (
     STATE_PATH,
     EngineState,
     MemoryState,
+    MergedState,
+    ParityState,
     ProblemCode,
 )
 from lorafleet_contracts.capacity import KV_BLOCK_TOKENS
@@ -83,6 +85,7 @@ def make_state(engine: Engine, since: int) -> EngineState:
         draining=engine.draining,
         base=engine.base_state,
         memory=None if loop is None else _memory(loop),
+        merged=_merged(engine),
         versions=engine.versions.states_since(0 if removed is None else since),
         removed=removed or [],
         in_flight=engine.in_flight,
@@ -115,6 +118,22 @@ async def answer_http_error(request: Request, error: Exception) -> Response:
 async def answer_bug(request: Request, error: Exception) -> Response:
     """An error of our own: the log has it. Also used by the admin port."""
     return answer_problem(make_problem(ProblemCode.INTERNAL, "the engine met an error of its own; see its log"))
+
+
+def _merged(engine: Engine) -> MergedState | None:
+    version, ready = engine.versions.merged, engine.loop.ready
+    if version is None:
+        return None
+    found = None if ready is None else ready.parity
+    parity = None
+    if found is not None:
+        parity = ParityState(
+            merged=found.merged,
+            unmerged=found.unmerged,
+            same_argmax=found.same_argmax,
+            positions=found.positions,
+        )
+    return MergedState(uid=version.uid, digest=version.digest, parity=parity)
 
 
 def _memory(state: LoopState) -> MemoryState:

@@ -24,13 +24,13 @@ class Target:
 
     @property
     def adapter(self) -> str | None:
-        """The version's key for the loop."""
-        return None if self.version is None else self.version.key
+        """The version's key for the loop; None where the weights alone answer."""
+        return None if self.version is None or self.version.merged else self.version.key
 
     @property
     def usage_key(self) -> UsageKey:
         """The row that this request counts for."""
-        return UsageKey(self.tenant, self.adapter or BASE_MODEL, self.gateway)
+        return UsageKey(self.tenant, BASE_MODEL if self.version is None else self.version.key, self.gateway)
 
     @property
     def fingerprint(self) -> str | None:
@@ -52,8 +52,9 @@ def find_target(headers: Headers, engine: Engine) -> Target:
         raise invalid(f"the header {HEADER_MODEL} must name the version to answer", code="version_required")
     if not engine.ready or engine.loop.ready is None:
         raise unavailable("this engine is draining" if engine.draining else "this engine is starting", "not_ready")
-    version = None if wanted == BASE_MODEL else engine.versions.find_resident(wanted)
-    if version is None and wanted != BASE_MODEL:
+    base = wanted == BASE_MODEL and engine.versions.merged is None
+    version = None if base else engine.versions.find_resident(wanted)
+    if version is None and not base:
         raise unavailable("this engine does not have the version asked for", "version_missing")
     return Target(
         version=version,

@@ -14,7 +14,7 @@ from typing import Literal
 from lorafleet_contracts.admin import Display, Problem, ProblemCode, Tier, VersionPhase, VersionRequest, VersionState
 from lorafleet_contracts.names import version_key
 from lorafleet_engine.errors import JobError
-from lorafleet_engine.loader.messages import Packed
+from lorafleet_engine.loader.messages import ForMerge, Packed
 from lorafleet_engine.messages import AdapterRejected
 from lorafleet_engine.server.changes import ChangeLog
 from lorafleet_engine.server.loader_client import LoaderClient
@@ -30,7 +30,10 @@ PutOutcome = Literal["present", "loaded", "fetching"]
 
 @dataclass(slots=True)
 class Version:
-    """One version and its phase. `requests` are those that use it; `seq` is its last change."""
+    """One version and its phase. `requests` are those that use it; `seq` is its last change.
+
+    A `merged` one is in the base's weights: the loop knows no adapter of that name, and it never goes.
+    """
 
     uid: str
     digest: str
@@ -46,6 +49,7 @@ class Version:
     problem_reported: bool = False
     unwanted: bool = False
     template: str | None = None
+    merged: bool = False
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -96,9 +100,34 @@ class Versions:
         self._versions: dict[str, Version] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.runner: TemplateRunner | None = None
+        self.merged: Version | None = None
+
+    def hold_merged(self, version: Version) -> None:
+        """One version is in this engine's weights, resident once settle_merged() is called; it takes no other."""
+        version.merged, self.merged = True, version
+        self._versions[version.key] = version
+        self._mark(version, VersionPhase.FETCHING)
+
+    async def note_merge(self, merge: ForMerge) -> None:
+        """What the loader found out about the version to merge. Raises JobError."""
+        assert self.merged is not None
+        self.merged.rank = merge.facts.rank
+        self.merged.template = await self._check_template(merge.chat_template)
+        self._mark(self.merged, VersionPhase.LOADING)
+
+    def settle_merged(self) -> None:
+        """The loop has merged the version, and it is what it was unmerged."""
+        assert self.merged is not None
+        self.merged.tier = Tier.GPU
+        self._mark(self.merged, VersionPhase.RESIDENT)
 
     def put(self, uid: str, digest: str, request: VersionRequest) -> Version:
-        """Have this version on the device, starting what is needed. A failed one starts over once it was reported."""
+        """Have this version on the device, starting what is needed. A failed one starts over once it was reported.
+
+        Raises JobError on an engine with another one merged.
+        """
+        if self.merged is not None and self.merged.key != version_key(uid, digest):
+            raise JobError(ProblemCode.MERGED, f"this engine has {self.merged.key} merged and serves nothing else")
         version = self._versions.get(version_key(uid, digest))
         if version is not None and not (version.failed and version.problem_reported):
             version.display = request.display
@@ -112,10 +141,12 @@ class Versions:
         return version
 
     def delete(self, uid: str, digest: str) -> Version | None:
-        """Start to free a version; None when it is not here (any more)."""
+        """Start to free a version; None when it is not here (any more). Raises JobError for a merged one."""
         version = self._versions.get(version_key(uid, digest))
         if version is None:
             return None
+        if version.merged:
+            raise JobError(ProblemCode.MERGED, f"{version.key} is merged into this engine's weights: end the engine")
         if version.failed:
             self._forget(version)
             return None
