@@ -101,7 +101,7 @@ class VersionKeeper:
 
     def _place(self, key: VersionKey, blob: BlobRef) -> Resident:
         """Take pages and rows. Raises DoesNotFitError, having changed nothing but preempted KV."""
-        pages = self._core.geometry.pages_of(blob.bytes)
+        pages = self._core.geometry.pages_of(blob.module_ranks)
         self._core.residency.check(blob.bytes, pages, blob.rank)
         self._core.scheduler.make_room(pages)
         resident = self._core.residency.place(key, blob.bytes, pages, blob.rank)

@@ -40,7 +40,7 @@ def install(core: EngineCore, key: str, matrices: AdapterMatrices) -> None:
     ]
     blob = packed(matrices)
     size = blob.numel() * blob.element_size()
-    resident = core.residency.place(key, size, core.geometry.pages_of(size), max(map(max, ranks)))
+    resident = core.residency.place(key, size, core.geometry.pages_of(ranks), max(map(max, ranks)))
     core.runner.pool.install(resident, blob, ranks)
 
 

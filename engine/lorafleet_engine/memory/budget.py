@@ -40,7 +40,7 @@ def plan_engine_memory(
     """
     weights = weight_bytes(shape, geometry.dtype_bytes, fp8=fp8)
     unit = rank_unit_parameters(shape) * geometry.dtype_bytes
-    row_bytes = geometry.layers * geometry.layer_granules * INDEX_BYTES
+    row_bytes = geometry.layers * geometry.layer_columns * INDEX_BYTES
     left = max(usable - weights, 0)
     table_rows = max(LEAST_ROWS, ROW_HEADROOM * (left // 4) // unit)
     fixed = table_rows * row_bytes + RESERVED_PAGES * geometry.page_bytes

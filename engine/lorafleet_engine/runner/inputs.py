@@ -63,37 +63,35 @@ class InputBuilder:
             return None
         if not shape.lists.segments:
             return self._gathered(fields)
-        work = TileWork(**{name: fields[name] for name in ("rows", "order", "counts", *LIST_NAMES)})
-        columns = self.geometry.layer_granules
-        source = TileSource(self.pool.granules, self.pool.row_table, columns, self._groups(), self.side)
+        work = TileWork(**{name: fields[name] for name in ("order", "counts", *LIST_NAMES)})
+        addresses = self.pool.row_table.index_select(1, fields["rows"])
+        geometry = self.geometry
+        hole = ZERO_PAGE * geometry.page_granules
+        source = TileSource(self.pool.granules, addresses, hole, geometry.layer_columns, self._groups(), self.side)
         return tiled_rows(source, work, shape.lists.token_tile)
 
     def _groups(self) -> tuple[GroupColumns, ...]:
-        """Where every group of projections lies in a layer's part of a row of the row table."""
+        """Where every group of projections lies in a layer's part of the row table."""
         sizes, granule = iter(self.geometry.module_granules), self.geometry.granule
         column, groups = 0, []
         for modules in GROUPS:
-            downs, ups, widths, depth = [], [], [], 0
-            for fan_in, fan_out in islice(sizes, len(modules)):
-                downs.append(column)
-                ups.append(column + fan_in)
-                widths.append(fan_out * granule)
-                depth = fan_in * granule
-                column += fan_in + fan_out
-            groups.append(GroupColumns(tuple(downs), tuple(ups), depth, tuple(widths)))
+            own = tuple(islice(sizes, len(modules)))
+            downs = tuple(range(column, column + 2 * len(own), 2))
+            widths = tuple(fan_out * granule for _, fan_out in own)
+            groups.append(GroupColumns(downs, tuple(down + 1 for down in downs), own[0][0] * granule, widths))
+            column += 2 * len(own)
         return tuple(groups)
 
     def _gathered(self, fields: dict[str, torch.Tensor]) -> GatheredRows:
-        layers, width, granule = self.geometry.layers, self.geometry.layer_granules, self.geometry.granule
-        rows = self.pool.row_table.index_select(0, fields["rows"]).view(-1, layers, width).transpose(0, 1)
+        """Every granule of every row, written out for the reference."""
+        layers, granule = self.geometry.layers, self.geometry.granule
+        rows = self.pool.row_table.index_select(1, fields["rows"]).view(layers, self.geometry.layer_columns, -1, 1)
         mask = fields["owners"][:, None] == fields["row_owners"]
         index = []
         for group in self._groups():
-            fan_in = group.depth // granule
-            downs = [rows[:, :, start : start + fan_in].flatten(1) for start in group.downs]
-            ups = [
-                rows[:, :, start : start + out // granule].flatten(1)
-                for start, out in zip(group.ups, group.widths, strict=True)
-            ]
-            index.append(torch.cat((*downs, *ups), dim=1))
+            columns = [(down, group.depth) for down in group.downs]
+            columns += zip(group.ups, group.widths, strict=True)
+            runs = [torch.arange(width // granule, dtype=torch.int32, device=rows.device) for _, width in columns]
+            parts = [(rows[:, column] + run).flatten(1) for (column, _), run in zip(columns, runs, strict=True)]
+            index.append(torch.cat(parts, dim=1))
         return GatheredRows(self.pool.granules, tuple(index), mask)

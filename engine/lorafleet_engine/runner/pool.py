@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from lorafleet_engine.memory.geometry import RESERVED_PAGES, ZERO_PAGE, PoolGeometry, page_slices
+from lorafleet_engine.memory.geometry import RESERVED_PAGES, ZERO_PAGE, PoolGeometry, page_slices, row_places
 from lorafleet_engine.memory.residency import Resident
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -15,8 +14,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class DevicePool:
     """One array of pages, with its two views, and the table that says where every resident row of rank lies.
 
-    cache [rows, kv_heads * dim] and granules [n, G] are the same memory. row_table [table_rows, layers * granules of a
-    layer] holds granule numbers; row 0 names zeros only.
+    cache [rows, kv_heads * dim] and granules [n, G] are the same memory. row_table [layers * layer_columns, table_rows]
+    holds the granule where a row of rank begins, by layer, projection and side (A, B); row 0 names zeros only.
     """
 
     def __init__(
@@ -28,8 +27,8 @@ class DevicePool:
         self.granules = self.memory.view(-1, geometry.granule)
         self._pages = self.memory.view(pages, geometry.page_elements)
         zero = ZERO_PAGE * geometry.page_granules
-        width = geometry.layers * geometry.layer_granules
-        self.row_table = torch.full((table_rows, width), zero, device=device, dtype=torch.int32)
+        columns = geometry.layers * geometry.layer_columns
+        self.row_table = torch.full((columns, table_rows), zero, device=device, dtype=torch.int32)
 
     @property
     def geometry(self) -> PoolGeometry:
@@ -50,29 +49,14 @@ class DevicePool:
 
     def enter_rows(self, resident: Resident, module_ranks: Sequence[Sequence[int]]) -> None:
         """Say in the row table where a version's rows lie, on the current stream."""
-        table = granule_table(self._geometry, module_ranks, resident.rank)
+        places = row_places(self._geometry, module_ranks, resident.rank)
         pages = np.asarray(resident.pages, dtype=np.int32)
         per_page = self._geometry.page_granules
-        places = pages[table // per_page] * per_page + table % per_page
-        places[table < 0] = ZERO_PAGE * per_page
+        granules = pages[places // per_page] * per_page + places % per_page
+        granules[places < 0] = ZERO_PAGE * per_page
         rows = torch.tensor(resident.rows, dtype=torch.int64).to(self.row_table.device)
-        self.row_table.index_copy_(0, rows, torch.from_numpy(places.astype(np.int32)).to(self.row_table.device))
+        self.row_table.index_copy_(1, rows, torch.from_numpy(granules).to(self.row_table.device))
 
     def clear_reserved(self) -> None:
         """Zero the reserved pages (a graph's warm-up may have written to the scratch page)."""
         self._pages[:RESERVED_PAGES].zero_()
-
-
-def granule_table(geometry: PoolGeometry, module_ranks: Sequence[Sequence[int]], rank: int) -> npt.NDArray[np.int32]:
-    """Where each row of rank lies in a packed blob: [rank, layers * granules of a layer] granule numbers, -1 = none."""
-    table = np.full((rank, geometry.layers, geometry.layer_granules), -1, dtype=np.int32)
-    start = 0
-    for layer, ranks in enumerate(module_ranks):
-        column = 0
-        for own, pair in zip(ranks, geometry.module_granules, strict=True):
-            for width in pair:
-                numbers = np.arange(start, start + own * width, dtype=np.int32)
-                table[:own, layer, column : column + width] = numbers.reshape(own, width)
-                start += own * width
-                column += width
-    return table.reshape(rank, -1)

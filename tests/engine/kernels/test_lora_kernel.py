@@ -8,7 +8,7 @@ import torch
 
 from lorafleet_contracts.capacity import PROJECTIONS, ModelShape
 from lorafleet_engine.kernels.lora import FEW_TOKENS, TOKEN_TILE, TiledRows, apply_lora, begin_lora
-from lorafleet_engine.memory.geometry import RESERVED_PAGES, blob_bytes, pool_geometry
+from lorafleet_engine.memory.geometry import RESERVED_PAGES, pool_geometry
 from lorafleet_engine.memory.residency import Resident
 from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.model.decoder import GROUPS
@@ -57,7 +57,7 @@ def make_bench(shape: ModelShape, ranks: list[int], device: torch.device, dtype:
         [[0 if number % 3 == 2 and place % 2 else rank for place in range(len(PROJECTIONS))] for _ in range(LAYERS)]
         for number, rank in enumerate(ranks)
     ]
-    needs = [geometry.pages_of(blob_bytes(geometry, layout)) for layout in layouts]
+    needs = [geometry.pages_of(layout) for layout in layouts]
     pages, rows = RESERVED_PAGES + sum(needs), 1 + sum(ranks)
     pool = DevicePool(geometry, pages, rows, device, dtype)
     free_pages = (torch.randperm(sum(needs)) + RESERVED_PAGES).tolist()

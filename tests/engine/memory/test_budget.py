@@ -26,7 +26,7 @@ def test_parts_never_exceed_the_whole(usable: int, length: int) -> None:
     budget = plan.budget
     assert budget.weights == weight_parameters(SMOL) * 4
     assert budget.weights + budget.activations + budget.adapters + budget.kv <= usable == budget.total
-    tables = plan.table_rows * GEOMETRY.layers * GEOMETRY.layer_granules * INDEX_BYTES
+    tables = plan.table_rows * GEOMETRY.layers * GEOMETRY.layer_columns * INDEX_BYTES
     allocated = budget.weights + tables + plan.pages * GEOMETRY.page_bytes
     assert allocated <= usable
     assert (plan.pages - RESERVED_PAGES) * 16 >= budget.kv_tokens

@@ -23,7 +23,7 @@ def core(tiny: Callable[[str], TinyModel]) -> EngineCore:
     made = start_core(LoopConfig(str(model.directory), max_model_len=96, memory_bytes=64 << 20, limits=limits))
     for kind in KINDS:
         packed = pack_adapter(model.adapters[kind], made.config.shape, "float32")
-        resident = made.residency.place(kind, packed.bytes, made.geometry.pages_of(packed.bytes), packed.rank)
+        resident = made.residency.place(kind, packed.bytes, made.geometry.pages_of(packed.module_ranks), packed.rank)
         made.runner.pool.install(resident, packed.data, packed.module_ranks)
     return made
 

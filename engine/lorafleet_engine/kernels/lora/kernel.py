@@ -26,12 +26,11 @@ NARROW = 8192
 """Outputs up to this width are given out in shorter runs, to have enough of them."""
 
 
-@triton.jit(do_not_specialize=["layer_column"])
+@triton.jit(do_not_specialize=["layer_column", "rows", "hole"])
 def _shrink(
     x,
     pool,
-    table,
-    rows,
+    addresses,
     order,
     counts,
     pair_tile,
@@ -41,7 +40,8 @@ def _shrink(
     arrived,
     hidden,
     layer_column,
-    TABLE: tl.constexpr,
+    rows,
+    hole,
     DEPTH: tl.constexpr,
     GRANULE: tl.constexpr,
     UNIT: tl.constexpr,
@@ -69,18 +69,14 @@ def _shrink(
         tile = tl.load(pair_tile + pair)
         start = tl.load(pair_start + pair)
         count = tl.load(pair_count + pair)
-        row = tl.load(rows + tile * 16 + rank)
         token = tl.load(order + start + slot, mask=slot < count, other=0).to(tl.int64)
-        column = tl.where(projection == 0, A0, tl.where(projection == 1, A1, A2))
-        numbers = table + row.to(tl.int64) * TABLE + layer_column + column
+        column = layer_column + tl.where(projection == 0, A0, tl.where(projection == 1, A1, A2))
+        row = tl.load(addresses + column * rows + tile * 16 + rank)
+        source_a = pool + row.to(tl.int64)[:, None] * GRANULE + element[None, :]
         source = x + token[:, None] * DEPTH + element[None, :]
         product = tl.zeros((16, 16), tl.float32)
         for unit in tl.range(split * RUN, tl.minimum(split * RUN + RUN, DEPTH // UNIT), num_stages=STAGES):
-            granule = tl.load(numbers + unit * UNIT // GRANULE).to(tl.int64)
-            within = unit * UNIT % GRANULE
-            a = tl.load(
-                pool + granule[:, None] * GRANULE + within + element[None, :], mask=(row != 0)[:, None], other=0.0
-            )
+            a = tl.load(source_a + unit * UNIT, mask=(row != hole)[:, None], other=0.0)
             tokens = tl.load(source + unit * UNIT, mask=(slot < count)[:, None], other=0.0)
             product = tl.dot(tokens, tl.trans(a), product, input_precision=PRECISION)
         real = (slot < count)[:, None] & (rank < 16)[None, :]
@@ -96,12 +92,11 @@ def _shrink(
             tl.store(arrived + place, 0)
 
 
-@triton.jit(do_not_specialize=["layer_column", "run"])
+@triton.jit(do_not_specialize=["layer_column", "rows", "hole", "run"])
 def _expand(
     out,
     pool,
-    table,
-    rows,
+    addresses,
     order,
     counts,
     segment_start,
@@ -111,8 +106,9 @@ def _expand(
     segment_pair,
     hidden,
     layer_column,
+    rows,
+    hole,
     run,
-    TABLE: tl.constexpr,
     WIDTH: tl.constexpr,
     GRANULE: tl.constexpr,
     UNIT: tl.constexpr,
@@ -150,14 +146,10 @@ def _expand(
             at = (first + step // tiles) * UNIT
             projection = (at >= N1).to(tl.int32) + (at >= N2).to(tl.int32)
             inner = at - tl.where(projection == 0, 0, tl.where(projection == 1, N1, N2))
-            column = tl.where(projection == 0, B0, tl.where(projection == 1, B1, B2)) + inner // GRANULE
-            row = tl.load(rows + (tile + number) * 16 + rank)
-            granule = tl.load(table + row.to(tl.int64) * TABLE + layer_column + column).to(tl.int64)
-            b = tl.load(
-                pool + granule[:, None] * GRANULE + inner % GRANULE + element[None, :],
-                mask=(row != 0)[:, None],
-                other=0.0,
-            )
+            column = layer_column + tl.where(projection == 0, B0, tl.where(projection == 1, B1, B2))
+            row = tl.load(addresses + column * rows + (tile + number) * 16 + rank)
+            place_b = pool + row.to(tl.int64)[:, None] * GRANULE + inner + element[None, :]
+            b = tl.load(place_b, mask=(row != hole)[:, None], other=0.0)
             square = hidden + ((pair + number) * PROJECTIONS + projection).to(tl.int64) * SQUARE
             h = tl.load(square + slot[:, None] * 16 + rank[None, :], mask=(slot < count)[:, None], other=0.0)
             total = tl.dot(h, b, total, input_precision=PRECISION)
@@ -169,12 +161,11 @@ def _expand(
             total = tl.where(last, 0.0, total)
 
 
-@triton.jit(do_not_specialize=["layer_column"])
+@triton.jit(do_not_specialize=["layer_column", "rows", "hole"])
 def _expand_few(
     out,
     pool,
-    table,
-    rows,
+    addresses,
     order,
     counts,
     segment_start,
@@ -184,7 +175,8 @@ def _expand_few(
     segment_pair,
     hidden,
     layer_column,
-    TABLE: tl.constexpr,
+    rows,
+    hole,
     WIDTH: tl.constexpr,
     GRANULE: tl.constexpr,
     UNIT: tl.constexpr,
@@ -209,20 +201,16 @@ def _expand_few(
         pair = tl.load(segment_pair + segment)
         projection = (at >= N1).to(tl.int32) + (at >= N2).to(tl.int32)
         inner = at - tl.where(projection == 0, 0, tl.where(projection == 1, N1, N2))
-        column = tl.where(projection == 0, B0, tl.where(projection == 1, B1, B2)) + inner // GRANULE
-        numbers = table + layer_column + column
+        column = layer_column + tl.where(projection == 0, B0, tl.where(projection == 1, B1, B2))
+        numbers = addresses + column * rows + tile * 16 + rank
         sum0 = tl.zeros((UNIT,), tl.float32)
         sum1 = tl.zeros((UNIT,), tl.float32)
         sum2 = tl.zeros((UNIT,), tl.float32)
         sum3 = tl.zeros((UNIT,), tl.float32)
         for number in range(tiles):
-            row = tl.load(rows + (tile + number) * 16 + rank)
-            granule = tl.load(numbers + row.to(tl.int64) * TABLE).to(tl.int64)
-            b = tl.load(
-                pool + granule[:, None] * GRANULE + inner % GRANULE + element[None, :],
-                mask=(row != 0)[:, None],
-                other=0.0,
-            )
+            row = tl.load(numbers + number * 16)
+            place_b = pool + row.to(tl.int64)[:, None] * GRANULE + inner + element[None, :]
+            b = tl.load(place_b, mask=(row != hole)[:, None], other=0.0)
             wide = b.to(tl.float32)
             source = hidden + ((pair + number) * PROJECTIONS + projection).to(tl.int64) * 64 + rank
             sum0 += tl.sum(wide * tl.load(source).to(tl.float32)[:, None], axis=0)
@@ -276,8 +264,7 @@ def shrink(x: torch.Tensor, rows: TiledRows, site: tuple[int, int]) -> None:
     _shrink[(min(WAVES * _multiprocessors(x.device), most),)](
         x,
         pool,
-        rows.source.table,
-        work.rows,
+        rows.source.addresses,
         work.order,
         work.counts,
         work.pair_tile,
@@ -286,8 +273,7 @@ def shrink(x: torch.Tensor, rows: TiledRows, site: tuple[int, int]) -> None:
         rows.partial,
         rows.arrived,
         rows.hidden,
-        site[0] * rows.source.layer_columns,
-        TABLE=rows.source.table.shape[1],
+        *_layer(rows, site),
         DEPTH=group.depth,
         GRANULE=pool.shape[1],
         UNIT=unit,
@@ -346,16 +332,21 @@ def _expand_arguments(out: torch.Tensor, rows: TiledRows, site: tuple[int, int])
         work.segment_tiles,
         work.segment_pair,
     )
-    lists = (work.rows, work.order, work.counts, *segments)
-    return (out, rows.source.pool, rows.source.table, *lists, rows.hidden, site[0] * rows.source.layer_columns)
+    lists = (work.order, work.counts, *segments)
+    return (out, rows.source.pool, rows.source.addresses, *lists, rows.hidden, *_layer(rows, site))
+
+
+def _layer(rows: TiledRows, site: tuple[int, int]) -> tuple[int, int, int]:
+    """Where the layer's part of the addresses begins, how long a column of them is, and what stands for no row."""
+    source = rows.source
+    return site[0] * source.layer_columns, source.addresses.shape[1], source.hole
 
 
 def _expand_layout(rows: TiledRows, group: GroupColumns, width: int) -> dict[str, int]:
-    """Where the group's projections begin in out and in the row table."""
+    """Where the group's projections begin in out and among the addresses."""
     count = len(group.ups)
     second = group.widths[0] if count > 1 else width
     return {
-        "TABLE": rows.source.table.shape[1],
         "WIDTH": width,
         "GRANULE": rows.source.pool.shape[1],
         "PROJECTIONS": count,

@@ -20,8 +20,8 @@ WIDEST_UNIT = 512
 
 @dataclass(frozen=True, slots=True)
 class GroupColumns:
-    """Where a group's projections lie in one layer of a row of the row table, in granules: their A's and B's, and how
-    wide they are: `depth` elements in, `widths` out."""
+    """Which of a layer's columns of addresses are a group's: those of its projections' A's and B's; and how wide these
+    are: `depth` elements in, `widths` out."""
 
     downs: tuple[int, ...]
     ups: tuple[int, ...]
@@ -33,12 +33,11 @@ class GroupColumns:
 class TileWork:
     """A step's lists, int32 on the device. Lists may be longer than what `counts` = (pairs, segments) says.
 
-    rows [tiles * RANK_TILE] are rows of the row table, 0 where a tile has none; order lists the tokens that have an
-    adapter, adapter by adapter. A segment is order[start : start + count] with its adapter's `tiles` tiles from
-    `tile`, whose pairs follow one another from `pair`; a pair repeats its segment's start and count.
+    order lists the tokens that have an adapter, adapter by adapter. A segment is order[start : start + count] with its
+    adapter's `tiles` tiles from `tile`, whose pairs follow one another from `pair`; a pair repeats its segment's start
+    and count.
     """
 
-    rows: torch.Tensor
     order: torch.Tensor
     counts: torch.Tensor
     segment_start: torch.Tensor
@@ -53,14 +52,16 @@ class TileWork:
 
 @dataclass(frozen=True, slots=True)
 class TileSource:
-    """Where rows of rank lie, the same for every step.
+    """Where the step's rows of rank lie.
 
-    pool [granules, G]; table [rows, layers * layer_columns] int32 holds granule numbers; `groups` one for each group
-    of projections. Shrinks run on the stream `side`, beside the caller's, if there is one.
+    pool [granules, G]; addresses [layers * layer_columns, tiles * RANK_TILE] int32 are the granules where the rows
+    begin, `hole` where a tile has none; `groups` one for each group of projections. Shrinks run on the stream `side`,
+    beside the caller's, if there is one.
     """
 
     pool: torch.Tensor
-    table: torch.Tensor
+    addresses: torch.Tensor
+    hole: int
     layer_columns: int
     groups: tuple[GroupColumns, ...]
     side: torch.cuda.Stream | None
