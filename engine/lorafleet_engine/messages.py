@@ -4,7 +4,7 @@ Both sides import this file and nothing of each other. It may hold no behaviour,
 models: HTTP shapes live in `server/`, tensors behind `loop.py`. Every message names what it answers
 (`request_id` or `key`), so neither side has to remember the order of what it sent.
 
-Life of a request:  Generate -> Tokens* -> Tokens(finish_reason, usage)   or   Generate -> Rejected
+Life of a request:  Generate -> (Tokens | StepTokens)* -> Tokens(finish_reason, usage)   or   Generate -> Rejected
 Life of a version:  LoadAdapter -> AdapterLoaded | AdapterRejected;  UnloadAdapter -> AdapterUnloaded (after its
 last request has ended; until then the version is "draining" and new requests for it are refused).
 """
@@ -198,6 +198,14 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
+class StepTokens:
+    """One more token for each of `request_ids`, of whom a step has no other news: one message for all."""
+
+    request_ids: tuple[str, ...]
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Rejected:
     """A request that was never started."""
 
@@ -326,5 +334,14 @@ class LoopState:
 
 
 FromLoop: TypeAlias = (
-    Tokens | Rejected | AdapterLoaded | AdapterRejected | AdapterUnloaded | Drained | LoopReady | LoopFailed | LoopState
+    Tokens
+    | StepTokens
+    | Rejected
+    | AdapterLoaded
+    | AdapterRejected
+    | AdapterUnloaded
+    | Drained
+    | LoopReady
+    | LoopFailed
+    | LoopState
 )

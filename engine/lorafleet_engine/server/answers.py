@@ -4,12 +4,12 @@ Leaving the iteration early, for whatever reason, cancels what still runs.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
-from lorafleet_engine.messages import Generate, SamplingParams, Tokens
+from lorafleet_engine.messages import Generate, Rejected, SamplingParams, Tokens
 from lorafleet_engine.server.choices import Choice, Piece
 from lorafleet_engine.server.engine import Engine
 from lorafleet_engine.server.loop_client import News
@@ -60,26 +60,30 @@ class Answer:
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
         """All pieces of all choices. Raises OpenAIError when a choice is refused or fails."""
-        inbox: asyncio.Queue[tuple[int, News]] = asyncio.Queue()
+        inbox = _Inbox()
         running: dict[int, str] = {}
         clock = _TokenClock(self._engine.metrics)
         try:
             for index, choice in enumerate(self._plan.choices):
                 request = Generate("", self._plan.adapter, choice.prompt, choice.params, self._plan.tenant)
-                running[index] = self._engine.loop.generate(request, partial(_put, inbox, index))
+                running[index] = self._engine.loop.generate(request, partial(inbox.put, index))
             while running:
-                index, news = await inbox.get()
-                piece = self._take(index, news)
-                clock.note(index, news)
-                if piece.finish_reason is not None:
-                    self._engine.loop.cancel(running.pop(index))
-                yield piece
+                for index, news in _merged(await inbox.take()):
+                    if index not in running:
+                        continue
+                    piece = self._take(index, news)
+                    clock.note(index, news)
+                    if piece.finish_reason is not None:
+                        self._engine.loop.cancel(running.pop(index))
+                    yield piece
         finally:
             for request_id in running.values():
                 self._engine.loop.cancel(request_id)
 
-    def _take(self, index: int, news: News) -> Piece:
-        if not isinstance(news, Tokens):
+    def _take(self, index: int, news: Tokens | Rejected | list[int]) -> Piece:
+        if isinstance(news, list):
+            return self._choices[index].more(news)
+        if isinstance(news, Rejected):
             raise rejected(news)
         if news.finish_reason == "error":
             raise OpenAIError(500, f"the engine failed: {news.error}", code="engine_error")
@@ -88,22 +92,57 @@ class Answer:
         return self._choices[index].push(news)
 
 
+class _Inbox:
+    """The news of all choices, in order, for one reader. What piles up while it is busy, it takes in one go."""
+
+    def __init__(self) -> None:
+        self._news: list[tuple[int, News]] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, index: int, news: News) -> None:
+        """Add news of a choice."""
+        self._news.append((index, news))
+        if self._waiter is not None:
+            self._waiter.set_result(None)
+            self._waiter = None
+
+    async def take(self) -> list[tuple[int, News]]:
+        """All that is there; waits for the first."""
+        if not self._news:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        taken, self._news = self._news, []
+        return taken
+
+
+def _merged(news: list[tuple[int, News]]) -> Iterator[tuple[int, Tokens | Rejected | list[int]]]:
+    """Plain tokens of a choice that came one after another become one item, so that a busy server writes less."""
+    plain: dict[int, list[int]] = {}
+    for index, each in news:
+        if isinstance(each, int):
+            plain.setdefault(index, []).append(each)
+            continue
+        if index in plain:
+            yield index, plain.pop(index)
+        yield index, each
+    yield from plain.items()
+
+
 class _TokenClock:
-    """Measures the time to the first token and between tokens of a choice."""
+    """Measures the time to the first token and between the pieces of a choice."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._began = perf_counter()
         self._last: dict[int, float] = {}
 
-    def note(self, index: int, news: News) -> None:
+    def note(self, index: int, news: Tokens | Rejected | list[int]) -> None:
         now = perf_counter()
         if index in self._last:
             self._metrics.observe_gap(now - self._last[index])
         else:
             self._metrics.observe_first(now - self._began, news.queue_s if isinstance(news, Tokens) else None)
         self._last[index] = now
-
-
-def _put(inbox: "asyncio.Queue[tuple[int, News]]", index: int, news: News) -> None:
-    inbox.put_nowait((index, news))

@@ -4,10 +4,11 @@ Knows stop strings (also where they span tokens) and how a choice ends; knows no
 A plain answer is the sum of the pieces that a stream would send, so both are the same by construction.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lorafleet_engine.messages import FinishReason, Token, Tokens
-from lorafleet_engine.server.detokenizer import Detokenizer
+from lorafleet_engine.server.detokenizer import make_detokenizer
 from lorafleet_engine.server.tokenizer import BaseTokenizer
 
 FLOOR = -9999.0
@@ -44,7 +45,7 @@ class Choice:
     def __init__(self, index: int, tokenizer: BaseTokenizer, stops: tuple[str, ...], wants_logprobs: bool) -> None:
         self._index = index
         self._tokenizer = tokenizer
-        self._detokenizer = Detokenizer(tokenizer.decode)
+        self._detokenizer = make_detokenizer(tokenizer)
         self._stops = stops
         self._wants_logprobs = wants_logprobs
         self._pending = ""
@@ -65,6 +66,19 @@ class Choice:
         if news.finish_reason is None:
             return Piece(self._index, text, tuple(logprobs))
         return self._end(text, tuple(logprobs), news.finish_reason)
+
+    def more(self, token_ids: Sequence[int]) -> Piece:
+        """Take tokens of which there is no other news."""
+        text = ""
+        for token_id in token_ids:
+            self.completion_tokens += 1
+            fresh = self._detokenizer.push(token_id)
+            if self._stops:
+                fresh, stopped = self._cut(fresh)
+                if stopped:
+                    return Piece(self._index, text + fresh, finish_reason="stop")
+            text += fresh
+        return Piece(self._index, text)
 
     def _end(self, text: str, logprobs: tuple[TokenLogprob, ...], reason: FinishReason) -> Piece:
         fresh, stopped = self._cut(self._detokenizer.flush())

@@ -27,6 +27,7 @@ from lorafleet_engine.messages import (
     LoopState,
     Rejected,
     Shutdown,
+    StepTokens,
     Tokens,
     UnloadAdapter,
     VersionKey,
@@ -34,7 +35,8 @@ from lorafleet_engine.messages import (
 from lorafleet_engine.server.children import Child
 
 logger = logging.getLogger(__name__)
-News = Tokens | Rejected
+News = Tokens | Rejected | int
+"""Of one request. A plain number is one more token, with nothing else to say about it."""
 Result = TypeVar("Result")
 
 
@@ -117,7 +119,14 @@ class LoopClient:
         if self._child is not None:
             self._child.send(message)
 
-    def _deliver(self, news: News) -> None:
+    def _deliver_step(self, news: StepTokens) -> None:
+        requests = self._requests
+        for request_id, token in zip(news.request_ids, news.token_ids, strict=True):
+            receive = requests.get(request_id)
+            if receive is not None:
+                receive(token)
+
+    def _deliver(self, news: Tokens | Rejected) -> None:
         receive = self._requests.get(news.request_id)
         if isinstance(news, Rejected) or news.finish_reason is not None:
             self._requests.pop(news.request_id, None)
@@ -126,6 +135,8 @@ class LoopClient:
 
     def _dispatch(self, message: FromLoop) -> None:
         match message:
+            case StepTokens():
+                self._deliver_step(message)
             case Tokens() | Rejected():
                 self._deliver(message)
             case AdapterLoaded() | AdapterRejected():

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from lorafleet_contracts.admin import Tier
 from lorafleet_engine.messages import LoopState
+from lorafleet_engine.server.histogram import LightHistogram
 
 MAX_SERIES = 1000
 OTHER = "other"
@@ -56,7 +57,8 @@ class Metrics:
         )
         self._tokens = Counter("lorafleet_tokens_total", "Tokens by kind", (*who, "kind"), registry=registry)
         self._ttft = Histogram("lorafleet_ttft_seconds", "Time to the first token", registry=registry, buckets=LATENCY)
-        self._itl = Histogram("lorafleet_itl_seconds", "Time between tokens", registry=registry, buckets=STEP)
+        self._itl = LightHistogram("lorafleet_itl_seconds", "Time between pieces of an answer", STEP)
+        registry.register(self._itl)
         self._queue_wait = Histogram(
             "lorafleet_queue_wait_seconds", "Arrival to first step", registry=registry, buckets=LATENCY
         )
@@ -109,7 +111,7 @@ class Metrics:
             self._queue_wait.observe(queue_seconds)
 
     def observe_gap(self, seconds: float) -> None:
-        """The time between two tokens of a request."""
+        """The time between two pieces of an answer, which are a token each unless the server is behind."""
         self._itl.observe(seconds)
 
     def observe_load(self, phase: str, start_tier: str, seconds: float) -> None:

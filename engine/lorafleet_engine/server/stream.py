@@ -5,7 +5,7 @@ ordinary HTTP answers. A client that leaves cancels the answer at once.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ from lorafleet_engine.server.openai_errors import OpenAIError
 from lorafleet_engine.server.shapes import AnswerHead, AnswerShape, usage_of
 
 DONE = b"data: [DONE]\n\n"
+EMPTY = b'"choices":[]'
 
 
 class ClientGoneError(Exception):
@@ -77,13 +78,20 @@ async def send_events(
 ) -> None:
     """Send the answer piece by piece. Raises OpenAIError only before anything is sent."""
     usage: dict[str, Any] = {"usage": None} if include_usage else {}
+    frames = _Frames(head.wrap(shape.chunk_kind, []) | usage, shape)
+    started = False
     async with aclosing(answer.pieces()) as pieces:
-        first = await anext(pieces)
-        await exchange.start(200, b"text/event-stream; charset=utf-8")
         try:
-            async for event in _events(first, pieces, shape):
-                await exchange.write(_frame(head.wrap(shape.chunk_kind, [event]) | usage), more=True)
+            async for piece in pieces:
+                if not started:
+                    started = True
+                    await exchange.start(200, b"text/event-stream; charset=utf-8")
+                events = frames.of(piece)
+                if events:
+                    await exchange.write(events, more=True)
         except OpenAIError as error:
+            if not started:
+                raise
             await exchange.write(_frame(error.body()), more=False)
             return
     if include_usage:
@@ -91,18 +99,29 @@ async def send_events(
     await exchange.write(DONE, more=False)
 
 
-async def _events(first: Piece, rest: AsyncIterator[Piece], shape: AnswerShape) -> AsyncIterator[dict[str, Any]]:
-    opened: set[int] = set()
-    piece: Piece | None = first
-    while piece is not None:
-        if piece.index not in opened:
-            opened.add(piece.index)
-            opening = shape.opening(piece.index)
+class _Frames:
+    """Writes pieces as events. All events of an answer are alike but for their choice, so the rest is written once."""
+
+    def __init__(self, chunk: dict[str, Any], shape: AnswerShape) -> None:
+        before, _, after = orjson.dumps(chunk).partition(EMPTY)
+        self._before, self._after = b"data: " + before + EMPTY[:-1], b"]" + after + b"\n\n"
+        self._shape = shape
+        self._opened: set[int] = set()
+
+    def of(self, piece: Piece) -> bytes:
+        """The events of a piece: none for one that makes nothing certain, two for one that opens its choice."""
+        events = b""
+        if piece.index not in self._opened:
+            self._opened.add(piece.index)
+            opening = self._shape.opening(piece.index)
             if opening is not None:
-                yield opening
+                events = self._event(opening)
         if piece.text or piece.logprobs or piece.finish_reason:
-            yield shape.delta(piece)
-        piece = await anext(rest, None)
+            events += self._event(self._shape.delta(piece))
+        return events
+
+    def _event(self, choice: dict[str, Any]) -> bytes:
+        return self._before + orjson.dumps(choice) + self._after
 
 
 def _frame(value: dict[str, Any]) -> bytes:

@@ -5,7 +5,7 @@ Wraps the `tokenizers` library; holds the only knowledge of how a vocabulary ent
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Self
@@ -24,7 +24,11 @@ class BaseTokenizer:
         tokenizer.no_truncation()
         self._tokenizer = tokenizer
         self._added: dict[int, AddedToken] = tokenizer.get_added_tokens_decoder()
-        self._byte_level = "ByteLevel" in json.dumps(json.loads(tokenizer.to_str()).get("decoder"))
+        decoder = json.loads(tokenizer.to_str()).get("decoder")
+        self._byte_level = "ByteLevel" in json.dumps(decoder)
+        plain = isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
+        self.text_bytes: Mapping[int, bytes] | None = _TextBytes(self) if plain else None
+        """What each token adds to a decoded text, where that does not depend on other tokens; special ones nothing."""
         self.special_tokens = special_tokens
 
     @classmethod
@@ -51,6 +55,15 @@ class BaseTokenizer:
         name = self.special_tokens.get("eos_token")
         return None if name is None else self.id_of(name)
 
+    def decoded_bytes(self, token_id: int) -> bytes:
+        """What a ByteLevel decoder makes of one token, before the bytes become text."""
+        added = self._added.get(token_id)
+        entry = self._tokenizer.id_to_token(token_id) if added is None else added.content
+        if entry is None or (added is not None and added.special):
+            return b""
+        table = _byte_level_table()
+        return bytes(table[char] for char in entry) if all(char in table for char in entry) else entry.encode()
+
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that one token stands for (its name, for a special token)."""
         if token_id in self._added:
@@ -64,6 +77,18 @@ class BaseTokenizer:
         if match := _BYTE_TOKEN.match(entry):
             return bytes([int(match.group(1), 16)])
         return entry.replace(_SPACE_MARK, " ").encode()
+
+
+class _TextBytes(dict[int, bytes]):
+    """Bytes of a token's text under a ByteLevel decoder, worked out when first asked for."""
+
+    def __init__(self, tokenizer: BaseTokenizer) -> None:
+        super().__init__()
+        self._tokenizer = tokenizer
+
+    def __missing__(self, token_id: int) -> bytes:
+        self[token_id] = found = self._tokenizer.decoded_bytes(token_id)
+        return found
 
 
 def read_special_tokens(model_dir: Path) -> dict[str, str]:

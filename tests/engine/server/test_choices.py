@@ -96,3 +96,23 @@ def test_minus_infinity_becomes_the_floor(tokenizer: BaseTokenizer) -> None:
     piece = choice.push(Tokens("r", (Token(1, float("-inf"), ((2, float("-inf")),)),)))
 
     assert (piece.logprobs[0].logprob, piece.logprobs[0].top[0].logprob) == (-9999.0, -9999.0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 100])
+@pytest.mark.parametrize(("text", "stops"), [("say 🦜 now", ()), ("aaab", ("aab",)), ("one\n\ntwo", ("\n\n",))])
+def test_plain_tokens_in_any_bundles_give_the_same_text(
+    tokenizer: BaseTokenizer, text: str, stops: tuple[str, ...], size: int
+) -> None:
+    pieces, alone = run(tokenizer, text, *stops)
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    choice, said, reason = Choice(0, tokenizer, stops, wants_logprobs=False), "", None
+    for start in range(0, len(ids), size):
+        piece = choice.more(ids[start : start + size])
+        said, reason = said + piece.text, piece.finish_reason
+        if reason:
+            break
+    if reason is None:
+        said += choice.push(Tokens("r", (), "length")).text
+
+    assert said == "".join(piece.text for piece in pieces)
+    assert choice.completion_tokens == alone.completion_tokens

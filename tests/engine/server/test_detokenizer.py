@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from lorafleet_engine.server.detokenizer import MAX_WINDOW, Detokenizer
+from lorafleet_engine.server.detokenizer import MAX_WINDOW, Detokenizer, WindowDetokenizer, make_detokenizer
 from lorafleet_engine.server.tokenizer import BaseTokenizer
 from tests.support.tiny_model import make_model
 
@@ -23,8 +23,11 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> BaseTokenizer:
 
 
 def detokenize(tokenizer: BaseTokenizer, ids: list[int]) -> list[str]:
-    detokenizer = Detokenizer(tokenizer.decode)
-    return [*(detokenizer.push(token) for token in ids), detokenizer.flush()]
+    """By bytes and by windows, which must agree piece by piece."""
+    answers = [make_detokenizer(tokenizer), WindowDetokenizer(tokenizer.decode)]
+    by_bytes, by_windows = ([*(each.push(token) for token in ids), each.flush()] for each in answers)
+    assert "".join(by_bytes) == "".join(by_windows)
+    return by_bytes
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -68,7 +71,7 @@ def test_endless_garbage_keeps_the_window_small(tokenizer: BaseTokenizer) -> Non
         sizes.append(len(ids))  # type: ignore[arg-type]
         return tokenizer.decode(ids)  # type: ignore[arg-type]
 
-    detokenizer = Detokenizer(decode)
+    detokenizer: Detokenizer = WindowDetokenizer(decode)
     lead = next(token for token in range(264) if tokenizer.token_bytes(token) == b"\xf0")
     text = "".join(detokenizer.push(lead) for _ in range(1000)) + detokenizer.flush()
 
