@@ -230,3 +230,41 @@ def test_malformed_names_are_refused(client: Client, path: str) -> None:
 
 def test_another_path_is_not_found(client: Client) -> None:
     assert_problem(client.admin("GET", "/nothing"), 404, "not_found")
+
+
+def tier_of(client: Client, uid: str) -> str:
+    (version,) = [version for version in client.state()["versions"] if version["uid"] == uid]
+    assert version["phase"] == "resident"
+    found: str = version["tier"]
+    return found
+
+
+@pytest.mark.parametrize("tier", ["host", "disk"])
+def test_a_version_on_a_slower_tier_rises_with_its_first_request(
+    client: Client, spare: LoadedAdapter, tier: str
+) -> None:
+    expected = client.complete(spare.key)["choices"]
+    client.delete(spare.uid, spare.digest)
+    used = client.state()["memory"]["adaptersUsed"]
+    assert client.put(spare.uid, spare.digest, spare.uri, tier).is_success
+    assert tier_of(client, spare.uid) == tier
+    assert client.state()["memory"]["adaptersUsed"] == used
+
+    assert client.complete(spare.key)["choices"] == expected
+
+    assert tier_of(client, spare.uid) == "gpu"
+    assert client.state()["memory"]["adaptersUsed"] == used + spare.bytes
+
+
+def test_a_version_on_a_slower_tier_can_be_wanted_on_the_device(client: Client, spare: LoadedAdapter) -> None:
+    client.delete(spare.uid, spare.digest)
+    assert client.put(spare.uid, spare.digest, spare.uri, "host").is_success
+    assert client.put(spare.uid, spare.digest, spare.uri).is_success
+    assert tier_of(client, spare.uid) == "gpu"
+
+
+def test_a_request_waits_for_a_version_that_is_on_its_way(client: Client, spare: LoadedAdapter) -> None:
+    expected = client.complete(spare.key)["choices"]
+    client.delete(spare.uid, spare.digest)
+    client.put_once(spare.uid, spare.digest, spare.uri)
+    assert client.complete(spare.key)["choices"] == expected

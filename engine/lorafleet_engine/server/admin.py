@@ -20,7 +20,6 @@ from lorafleet_contracts.admin import (
     DrainReport,
     InspectRequest,
     ProblemCode,
-    Tier,
     VersionRequest,
 )
 from lorafleet_engine.errors import JobError
@@ -29,7 +28,7 @@ from lorafleet_engine.server.engine import Engine
 from lorafleet_engine.server.inspections import Inspections
 from lorafleet_engine.server.problems import answer_problem, make_problem, problem_of
 from lorafleet_engine.server.state import answer_bug, answer_http_error
-from lorafleet_engine.server.versions import Version
+from lorafleet_engine.server.version import Version
 
 MAX_BODY_BYTES = 64 << 10
 PATIENCE_SECONDS = 1.0
@@ -59,8 +58,6 @@ class AdminPort:
         """PUT a version: 200 when it was there, 201 when it is there now, 202 while it comes."""
         uid, digest = _uid(request), _digest(request)
         wanted = validate(VersionRequest, parse_object(await read_body(request, MAX_BODY_BYTES)))
-        if wanted.tier is not Tier.GPU:
-            raise JobError(ProblemCode.INVALID_REQUEST, "tier: only gpu can be asked for")
         if self._engine.draining:
             raise JobError(ProblemCode.DRAINING, "this engine is draining")
         version = self._engine.versions.put(uid, digest, wanted)

@@ -26,7 +26,8 @@ from lorafleet_engine.server.template_runner import TemplateRunner
 from lorafleet_engine.server.templates import ChatTemplates, TemplateError, read_base_template
 from lorafleet_engine.server.tokenizer import BaseTokenizer
 from lorafleet_engine.server.usage import UsageTable
-from lorafleet_engine.server.versions import Version, Versions, Workers
+from lorafleet_engine.server.version import Version
+from lorafleet_engine.server.versions import Versions, Workers
 from lorafleet_engine.settings import MergeSettings, Settings
 
 logger = logging.getLogger(__name__)

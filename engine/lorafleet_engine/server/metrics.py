@@ -65,6 +65,12 @@ class Metrics:
         self._load = Histogram(
             "lorafleet_load_seconds", "Load by phase", ("phase", "start_tier"), registry=registry, buckets=LATENCY
         )
+        self._evictions = Counter(
+            "lorafleet_adapter_evictions_total",
+            "Adapters that made way for others",
+            ("tier",),
+            registry=registry,
+        )
         self._gauges = {
             name: Gauge(f"lorafleet_{name}", text, registry=registry)
             for name, text in (
@@ -117,6 +123,10 @@ class Metrics:
     def observe_load(self, phase: str, start_tier: str, seconds: float) -> None:
         """One phase of a load."""
         self._load.labels(phase, start_tier).observe(seconds)
+
+    def count_eviction(self, tier: str) -> None:
+        """An adapter that made way for another."""
+        self._evictions.labels(tier).inc()
 
     @contextmanager
     def time_load(self, phase: str, start_tier: str) -> Iterator[None]:

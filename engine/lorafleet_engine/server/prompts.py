@@ -10,7 +10,7 @@ from lorafleet_engine.server.engine import TextTools
 from lorafleet_engine.server.openai_errors import invalid, too_long
 from lorafleet_engine.server.openai_requests import ChatRequest, SamplingRequest
 from lorafleet_engine.server.templates import TemplateError
-from lorafleet_engine.server.versions import Version
+from lorafleet_engine.server.version import Version
 
 LONG_TEXT = 8_000
 SEEDS = 1 << 64

@@ -37,6 +37,8 @@ from lorafleet_engine.server.targets import Target, find_target
 logger = logging.getLogger(__name__)
 MAX_BODY_BYTES = 8 << 20
 CLIENT_GONE = 499
+COLD_PATIENCE_S = 5.0
+"""How long a request waits for a version that is on its way, before the gateway is told to try elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +93,12 @@ class AnswerEndpoint:
             raise unavailable("this engine is starting", "not_ready")
         status = HTTPStatus.OK.value
         with self._engine.versions.using(target.version):
+            if target.version is not None:
+                self._engine.versions.prefetch(target.version)
             try:
                 body = parse_object(await read_body(request, MAX_BODY_BYTES))
                 refuse_unsupported(body)
+                await self._bring(target, exchange)
                 work = await self._read(body, target, tools)
                 await self._run(work, target, tools, exchange)
             except InvalidBodyError as error:
@@ -109,6 +114,15 @@ class AnswerEndpoint:
                 status = CLIENT_GONE
             finally:
                 self._engine.metrics.count_request(target.label, target.tenant, status)
+
+    async def _bring(self, target: Target, exchange: Exchange) -> None:
+        """Wait for the version that is to answer, if it is on its way. Raises OpenAIError when it does not come."""
+        version = target.version
+        if version is None or version.on_device:
+            return
+        await exchange.unless_gone(lambda: self._engine.versions.ready(version, COLD_PATIENCE_S))
+        if not version.on_device:
+            raise unavailable("the version asked for is still on its way to this engine", "version_missing")
 
     async def _run(self, work: Work, target: Target, tools: TextTools, exchange: Exchange) -> None:
         answer = Answer(self._engine, work.plan, tools.tokenizer)

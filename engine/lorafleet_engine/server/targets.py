@@ -8,7 +8,7 @@ from lorafleet_contracts.names import BASE_MODEL, HEADER_GATEWAY, HEADER_MODEL, 
 from lorafleet_engine.server.engine import Engine
 from lorafleet_engine.server.openai_errors import invalid, unavailable
 from lorafleet_engine.server.usage import UsageKey
-from lorafleet_engine.server.versions import Version
+from lorafleet_engine.server.version import Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def find_target(headers: Headers, engine: Engine) -> Target:
     if not engine.ready or engine.loop.ready is None:
         raise unavailable("this engine is draining" if engine.draining else "this engine is starting", "not_ready")
     base = wanted == BASE_MODEL and engine.versions.merged is None
-    version = None if base else engine.versions.find_resident(wanted)
+    version = None if base else engine.versions.find(wanted)
     if version is None and not base:
         raise unavailable("this engine does not have the version asked for", "version_missing")
     return Target(

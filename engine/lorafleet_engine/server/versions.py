@@ -1,21 +1,24 @@
 """The versions of this engine and how each comes and goes. Called by the admin port (put, delete) and serving (use).
 
 Fetch and pack happen in the loader, residency in the loop; this file only walks a version through its phases:
-fetching -> loading -> resident -> draining -> gone, or -> failed, which the next request to load starts over.
+fetching -> loading -> resident -> draining -> gone, or -> failed, which the next request to load starts over. One that
+is wanted on a slower tier than the device is resident there, and raised to the device by the first request for it.
 """
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Literal
 
-from lorafleet_contracts.admin import Display, Problem, ProblemCode, Tier, VersionPhase, VersionRequest, VersionState
+from lorafleet_contracts.admin import Problem, ProblemCode, Tier, VersionPhase, VersionRequest, VersionState
 from lorafleet_contracts.names import version_key
 from lorafleet_engine.errors import JobError
+from lorafleet_engine.loader.eviction import Held, choose_victims
 from lorafleet_engine.loader.messages import ForMerge, Packed
-from lorafleet_engine.messages import AdapterRejected
+from lorafleet_engine.messages import AdapterLoaded, AdapterRejected
 from lorafleet_engine.server.changes import ChangeLog
 from lorafleet_engine.server.loader_client import LoaderClient
 from lorafleet_engine.server.loop_client import LoopClient
@@ -23,63 +26,11 @@ from lorafleet_engine.server.metrics import Metrics
 from lorafleet_engine.server.problems import make_problem, problem_of
 from lorafleet_engine.server.template_runner import TemplateRunner
 from lorafleet_engine.server.templates import TemplateError
+from lorafleet_engine.server.version import Version
 
 logger = logging.getLogger(__name__)
 PutOutcome = Literal["present", "loaded", "fetching"]
-
-
-@dataclass(slots=True)
-class Version:
-    """One version and its phase. `requests` are those that use it; `seq` is its last change.
-
-    A `merged` one is in the base's weights: the loop knows no adapter of that name, and it never goes.
-    """
-
-    uid: str
-    digest: str
-    source_uri: str
-    display: Display
-    phase: VersionPhase = VersionPhase.FETCHING
-    tier: Tier = Tier.DISK
-    rank: int = 0
-    bytes: int = 0
-    requests: int = 0
-    seq: int = 0
-    problem: Problem | None = None
-    problem_reported: bool = False
-    unwanted: bool = False
-    template: str | None = None
-    merged: bool = False
-    done: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def key(self) -> str:
-        """`{uid}@{digest}`."""
-        return version_key(self.uid, self.digest)
-
-    @property
-    def resident(self) -> bool:
-        """Whether it can answer now."""
-        return self.phase is VersionPhase.RESIDENT
-
-    @property
-    def failed(self) -> bool:
-        """Whether the last attempt to load it ended in a problem."""
-        return self.phase is VersionPhase.FAILED
-
-    def state(self) -> VersionState:
-        """What the state port shows."""
-        return VersionState(
-            uid=self.uid,
-            digest=self.digest,
-            tier=self.tier,
-            phase=self.phase,
-            rank=self.rank,
-            bytes=self.bytes,
-            in_flight=self.requests,
-            display=self.display,
-            problem=self.problem,
-        )
+COMING = frozenset({VersionPhase.FETCHING, VersionPhase.LOADING, VersionPhase.RESIDENT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +82,11 @@ class Versions:
         version = self._versions.get(version_key(uid, digest))
         if version is not None and not (version.failed and version.problem_reported):
             version.display = request.display
+            self._want(version, request.tier)
             if version.phase in (VersionPhase.FETCHING, VersionPhase.LOADING):
                 version.unwanted = False
             return version
-        version = Version(uid, digest, request.source.uri, request.display)
+        version = Version(uid, digest, request.source.uri, request.display, request.tier)
         self._versions[version.key] = version
         self._mark(version, VersionPhase.FETCHING)
         self._spawn(self._bring(version))
@@ -150,16 +102,33 @@ class Versions:
         if version.failed:
             self._forget(version)
             return None
-        if version.resident:
+        if version.resident and version.rising is None:
             self._mark(version, VersionPhase.DRAINING)
             self._spawn(self._free(version))
         version.unwanted = True
         return version
 
-    def find_resident(self, key: str) -> Version | None:
-        """The version that may answer a request under this key now."""
+    def find(self, key: str) -> Version | None:
+        """The version under this key that answers, or will soon: on the device, on another tier, or on its way."""
         version = self._versions.get(key)
-        return version if version is not None and version.resident else None
+        return version if version is not None and version.phase in COMING and not version.unwanted else None
+
+    def prefetch(self, version: Version) -> None:
+        """Start to bring a version onto the device from a slower tier. Never waits."""
+        if version.resident and not version.on_device:
+            self._rise(version)
+
+    async def ready(self, version: Version, patience_s: float) -> None:
+        """Wait until a version is on the device, or that has failed, or takes too long.
+
+        The caller counts as its user (`using`), so that it stays there.
+        """
+        if not version.on_device:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience_s):
+                    await version.done.wait()
+                    if version.resident and not version.on_device:
+                        await asyncio.shield(self._rise(version))
 
     @contextmanager
     def using(self, version: Version | None) -> Iterator[None]:
@@ -167,6 +136,7 @@ class Versions:
         if version is None:
             yield
             return
+        version.usage = version.usage.used(time.monotonic())
         self._count(version, 1)
         try:
             yield
@@ -181,35 +151,94 @@ class Versions:
         """All versions."""
         return iter(tuple(self._versions.values()))
 
+    def _want(self, version: Version, tier: Tier) -> None:
+        """Note where a version should be; one that is to be on the device now goes there."""
+        version.wanted = tier
+        if tier is Tier.GPU and version.resident and not version.on_device:
+            version.done.clear()
+            self._mark(version, VersionPhase.LOADING)
+            self._rise(version)
+
+    def _rise(self, version: Version) -> "asyncio.Task[None]":
+        """What brings a version from a slower tier onto the device: one task for all who wait for it."""
+        if version.rising is None:
+            version.rising = self._spawn(self._raise(version))
+        return version.rising
+
     async def _bring(self, version: Version) -> None:
         try:
-            packed = await self._workers.loader.pack(version.source_uri, version.digest)
-            try:
-                await self._load(version, packed)
-            finally:
-                self._workers.loader.release(version.digest)
+            async with self._packed(version) as packed:
+                version.template = await self._check_template(packed.chat_template)
+                if version.wanted is Tier.GPU:
+                    version.tier = Tier.HOST
+                    self._mark(version, VersionPhase.LOADING)
+                    await self._load(version, packed)
+                else:
+                    version.tier = version.wanted
+                    self._mark(version, VersionPhase.RESIDENT)
         except JobError as error:
             self._fail(version, problem_of(error))
+        await self._leave(version)
+
+    async def _raise(self, version: Version) -> None:
+        try:
+            async with self._packed(version) as packed:
+                await self._load(version, packed)
+        except JobError as error:
+            self._fail(version, problem_of(error))
+        finally:
+            version.rising = None
+        await self._leave(version)
+
+    async def _leave(self, version: Version) -> None:
+        """Let go of a version that was deleted while it came."""
         if version.unwanted and version.resident:
             self._mark(version, VersionPhase.DRAINING)
             await self._free(version)
         elif version.unwanted:
             self._forget(version)
 
+    @asynccontextmanager
+    async def _packed(self, version: Version) -> AsyncIterator[Packed]:
+        """A version's packed bytes on the host tier, kept there meanwhile. Raises JobError."""
+        packed = await self._workers.loader.pack(version.source_uri, version.digest)
+        try:
+            version.rank, version.bytes = packed.facts.rank, packed.facts.bytes
+            for phase, seconds in packed.seconds:
+                self._metrics.observe_load(phase, packed.start_tier, seconds)
+            yield packed
+        finally:
+            self._workers.loader.release(version.digest)
+
     async def _load(self, version: Version, packed: Packed) -> None:
-        version.rank, version.bytes, version.tier = packed.facts.rank, packed.facts.bytes, Tier.HOST
-        version.template = await self._check_template(packed.chat_template)
-        self._mark(version, VersionPhase.LOADING)
         with self._metrics.time_load("load", packed.start_tier):
             result = await self._workers.loop.load(version.key, packed.blob)
-        for phase, seconds in packed.seconds:
-            self._metrics.observe_load(phase, packed.start_tier, seconds)
-        if isinstance(result, AdapterRejected):
+            while _full(result) and await self._lower_one():
+                result = await self._workers.loop.load(version.key, packed.blob)
+        if _full(result) and version.resident:
+            logger.warning("%s stays on its tier: the device is full of what is in use or wanted there", version.key)
+        elif isinstance(result, AdapterRejected):
             self._fail(version, _rejection(result))
-            return
-        version.tier = Tier.GPU
-        self._mark(version, VersionPhase.RESIDENT)
-        logger.info("%s is resident: rank %d, %d bytes", version.key, version.rank, version.bytes)
+        else:
+            version.tier = Tier.GPU
+            self._mark(version, VersionPhase.RESIDENT)
+            logger.info("%s is on the device: rank %d, %d bytes", version.key, version.rank, version.bytes)
+
+    async def _lower_one(self) -> bool:
+        """Take from the device what is worth least of the versions that need not be there; False when there is none."""
+        idle = [
+            Held(version.key, version.bytes, version.usage)
+            for version in self._versions.values()
+            if version.on_device and version.wanted is not Tier.GPU and not (version.requests or version.merged)
+        ]
+        victims = choose_victims(idle, 1, time.monotonic())
+        for key in victims:
+            version = self._versions[key]
+            version.tier = version.wanted
+            self._mark(version, VersionPhase.RESIDENT)
+            await self._workers.loop.unload(key)
+            self._metrics.count_eviction("gpu")
+        return bool(victims)
 
     async def _check_template(self, source: str | None) -> str | None:
         if source is None or self.runner is None:
@@ -246,10 +275,15 @@ class Versions:
         version.requests += change
         version.seq = self._changes.bump()
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _full(result: AdapterLoaded | AdapterRejected) -> bool:
+    return isinstance(result, AdapterRejected) and result.code == "does_not_fit"
 
 
 def _rejection(result: AdapterRejected) -> Problem:

@@ -1,0 +1,72 @@
+"""One version of this engine as the api process knows it. Kept by versions.py, read by the ports; decides nothing."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from lorafleet_contracts.admin import Display, Problem, Tier, VersionPhase, VersionState
+from lorafleet_contracts.names import version_key
+from lorafleet_engine.loader.eviction import Usage
+
+
+@dataclass(slots=True)
+class Version:
+    """One version and its phase. `requests` are those that use it; `seq` is its last change.
+
+    `wanted` is where it was asked to be: what was not asked onto the device comes there when a request needs it
+    (`rising`), and makes way again when others need the room and nobody uses it, least `usage` first. A `merged` one is
+    in the base's weights: the loop knows no adapter of that name, and it never goes.
+    """
+
+    uid: str
+    digest: str
+    source_uri: str
+    display: Display
+    wanted: Tier = Tier.GPU
+    phase: VersionPhase = VersionPhase.FETCHING
+    tier: Tier = Tier.DISK
+    rank: int = 0
+    bytes: int = 0
+    requests: int = 0
+    seq: int = 0
+    problem: Problem | None = None
+    problem_reported: bool = False
+    unwanted: bool = False
+    template: str | None = None
+    merged: bool = False
+    usage: Usage = field(default_factory=lambda: Usage(0, 0))
+    rising: asyncio.Task[None] | None = None
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def key(self) -> str:
+        """`{uid}@{digest}`."""
+        return version_key(self.uid, self.digest)
+
+    @property
+    def resident(self) -> bool:
+        """Whether it is on the tier where it was wanted, or nearer."""
+        return self.phase is VersionPhase.RESIDENT
+
+    @property
+    def on_device(self) -> bool:
+        """Whether it can answer now."""
+        return self.resident and self.tier is Tier.GPU
+
+    @property
+    def failed(self) -> bool:
+        """Whether the last attempt to load it ended in a problem."""
+        return self.phase is VersionPhase.FAILED
+
+    def state(self) -> VersionState:
+        """What the state port shows."""
+        return VersionState(
+            uid=self.uid,
+            digest=self.digest,
+            tier=self.tier,
+            phase=self.phase,
+            rank=self.rank,
+            bytes=self.bytes,
+            in_flight=self.requests,
+            display=self.display,
+            problem=self.problem,
+        )
