@@ -8,6 +8,7 @@ over any pages, each row whole in one page: what is lost is less than one row a 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -83,15 +84,30 @@ def pages_for_tokens(tokens: int) -> int:
 def page_slices(geometry: PoolGeometry, module_ranks: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
     """What each page of an adapter holds, in order of its pages: (first byte of the blob, bytes), whole rows only. Each
     begins where its page begins; together they are the whole blob, one after another."""
+    return _page_slices(geometry, _hashable(module_ranks))
+
+
+def row_places(geometry: PoolGeometry, module_ranks: Sequence[Sequence[int]], rank: int) -> npt.NDArray[np.int32]:
+    """Where each row begins: [layers * layer_columns, rank] granules, counted from the adapter's first page as if its
+    pages followed one another; -1 = no such row. Not to be written to."""
+    return _row_places(geometry, _hashable(module_ranks), rank)
+
+
+def _hashable(module_ranks: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, module_ranks))
+
+
+@lru_cache(maxsize=64)
+def _page_slices(geometry: PoolGeometry, module_ranks: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, int], ...]:
+    """Remembered, as adapters of one pool mostly share a few layouts and loads come beside the steps."""
     unit = geometry.granule * geometry.dtype_bytes
     starts = _page_starts(geometry, module_ranks)
     ends = (*starts[1:], blob_bytes(geometry, module_ranks) // unit)
     return tuple((start * unit, (end - start) * unit) for start, end in zip(starts, ends, strict=True))
 
 
-def row_places(geometry: PoolGeometry, module_ranks: Sequence[Sequence[int]], rank: int) -> npt.NDArray[np.int32]:
-    """Where each row begins: [layers * layer_columns, rank] granules, counted from the adapter's first page as if its
-    pages followed one another; -1 = no such row."""
+@lru_cache(maxsize=64)
+def _row_places(geometry: PoolGeometry, module_ranks: tuple[tuple[int, ...], ...], rank: int) -> npt.NDArray[np.int32]:
     places = np.full((geometry.layers, geometry.layer_columns, rank), -1, dtype=np.int64)
     start = 0
     for layer, ranks in enumerate(module_ranks):
@@ -102,7 +118,9 @@ def row_places(geometry: PoolGeometry, module_ranks: Sequence[Sequence[int]], ra
     starts = np.asarray(_page_starts(geometry, module_ranks), dtype=np.int64)
     page = np.searchsorted(starts, places, side="right") - 1
     moved = np.where(places < 0, -1, places - starts[page] + page * geometry.page_granules)
-    return moved.reshape(-1, rank).astype(np.int32)
+    table = moved.reshape(-1, rank).astype(np.int32)
+    table.setflags(write=False)
+    return table
 
 
 def _page_starts(geometry: PoolGeometry, module_ranks: Sequence[Sequence[int]]) -> list[int]:

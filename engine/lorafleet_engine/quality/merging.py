@@ -62,7 +62,7 @@ def unmerged_logits(core: EngineCore, data: torch.Tensor, merge: MergeConfig, pr
     """
     blob = data.to(core.placement.dtype)
     size = blob.numel() * blob.element_size()
-    resident = core.residency.place(KEY, size, core.geometry.pages_of(size), merge.blob.rank)
+    resident = core.residency.place(KEY, size, core.geometry.pages_of(merge.blob.module_ranks), merge.blob.rank)
     core.runner.pool.install(resident, blob, merge.blob.module_ranks)
     logits = engine_logits(core, probes, resident)
     core.residency.remove(KEY)

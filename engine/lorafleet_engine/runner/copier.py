@@ -19,12 +19,13 @@ import torch
 from lorafleet_engine.memory.geometry import page_slices
 from lorafleet_engine.memory.residency import Resident
 from lorafleet_engine.messages import BlobRef
+from lorafleet_engine.runner.batch_copy import BatchCopy
 from lorafleet_engine.runner.pool import DevicePool
 
-READERS = 4
+READERS = 6
 SLOTS = 2
 """Pinned buffers of a reader: while one is copied to the device the next is filled."""
-PART_BYTES = 8 << 20
+PART_BYTES = 16 << 20
 MOST_VECTORS = 1024
 """Buffers that one preadv takes (IOV_MAX)."""
 
@@ -182,6 +183,7 @@ class _Reader:
         shape = (SLOTS, pages, pool.geometry.page_bytes)
         self._slots = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
         self._rows = [[memoryview(row.numpy().data) for row in slot] for slot in self._slots]
+        self._batch = BatchCopy()
         self._used: list[torch.cuda.Event | None] = [None] * SLOTS
         self._next = 0
 
@@ -215,14 +217,14 @@ class _Reader:
         used = self._used[number]
         if used is not None:
             used.synchronize()
-        slot, rows = self._slots[number], self._rows[number]
-        read_part(install.file, part, [rows[at][:count] for at, (_, (_, count)) in enumerate(part)])
-        pages = install.pool.page_bytes
-        with torch.cuda.stream(self._stream):
-            self._stream.wait_event(install.after)
-            for at, (page, (_, count)) in enumerate(part):
-                pages[page, :count].copy_(slot[at, :count], non_blocking=True)
-            event: torch.cuda.Event = self._stream.record_event(torch.cuda.Event(blocking=True))  # type: ignore[no-untyped-call]
+        rows, sizes = self._rows[number], [count for _, (_, count) in part]
+        read_part(install.file, part, [row[:count] for row, count in zip(rows, sizes, strict=False)])
+        step, slot = install.pool.geometry.page_bytes, self._slots[number].data_ptr()
+        first = install.pool.memory.data_ptr()
+        targets = [first + page * step for page, _ in part]
+        self._stream.wait_event(install.after)
+        self._batch(targets, range(slot, slot + len(part) * step, step), sizes, self._stream)
+        event: torch.cuda.Event = self._stream.record_event(torch.cuda.Event(blocking=True))  # type: ignore[no-untyped-call]
         self._used[number] = event
         return event
 
