@@ -36,6 +36,7 @@ from lorafleet_engine.messages import (
     UnloadAdapter,
     VersionKey,
 )
+from lorafleet_engine.quality.checking import QualityChecker, make_checker
 from lorafleet_engine.quality.merging import start_engine
 from lorafleet_engine.requests import LiveRequest, Refusal, RequestRules
 from lorafleet_engine.runner.assembly import EngineCore
@@ -81,7 +82,8 @@ def run_loop(connection: Connection, settings: LoopConfig) -> None:
     """Load the model, then serve until Shutdown or the end of the pipe. Errors go out as LoopFailed first."""
     mailbox = PipeMailbox(connection)
     try:
-        EngineLoop(start_engine(settings), mailbox, settings.state_interval_s).run()
+        core = start_engine(settings)
+        EngineLoop(core, mailbox, settings.state_interval_s, checker=make_checker(core, settings)).run()
     except (EOFError, BrokenPipeError):
         return
     except (EngineError, BaseDoesNotFitError) as error:
@@ -95,7 +97,13 @@ class EngineLoop:
     """One message or step at a time. `clock` gives seconds, for durations only."""
 
     def __init__(
-        self, core: EngineCore, mailbox: Mailbox, state_interval_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        core: EngineCore,
+        mailbox: Mailbox,
+        state_interval_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        checker: QualityChecker | None = None,
     ) -> None:
         self._core = core
         self._mailbox = mailbox
@@ -103,6 +111,7 @@ class EngineLoop:
         self._clock = clock
         self._rules = RequestRules(core.placement.max_model_len, core.config.shape.vocab, core.config.eos_token_ids)
         self._versions = VersionKeeper(core)
+        self._checker = checker
         self._live: dict[str, LiveRequest] = {}
         self._counters = LoopCounters()
         self._last_plan: StepPlan | None = None
@@ -135,6 +144,8 @@ class EngineLoop:
             self._handle(message)
         for news in self._versions.poll():
             self._tell(news)
+        for checked in () if self._checker is None else self._checker.poll():
+            self._mailbox.send(checked)
         if self._live:
             self._step()
         if self._draining and not self._live and not self._drained:
@@ -147,7 +158,8 @@ class EngineLoop:
         """Seconds to wait for the first message."""
         if self._live:
             return 0
-        return LOADING_WAIT_S if self._versions.loading else self._interval
+        checking = self._checker is not None and self._checker.busy
+        return LOADING_WAIT_S if self._versions.loading or checking else self._interval
 
     def _handle(self, message: ToLoop) -> None:
         self._changed = True
@@ -216,6 +228,8 @@ class EngineLoop:
             self._count(unloads=int(news.bytes_freed > 0))
         else:
             self._count(loads=1)
+        if isinstance(news, AdapterLoaded) and self._checker is not None:
+            self._checker.want(news.key)
         self._mailbox.send(news)
         self._report()
 

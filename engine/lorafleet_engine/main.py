@@ -101,6 +101,7 @@ async def _loop_config(engine: Engine, settings: Settings) -> LoopConfig:
         utilization_percent=settings.utilization_percent,
         threads=settings.cpu_threads,
         merge=await engine.fetch_merge(),
+        probes=engine.probes(),
     )
 
 

@@ -41,10 +41,9 @@ class StepLimits:
 
 @dataclass(frozen=True, slots=True)
 class MergeConfig:
-    """Start with one adapter in the weights: `blob` holds it in float32, `probes` are token ids to compare on."""
+    """Start with one adapter in the weights: `blob` holds it in float32."""
 
     blob: "BlobRef"
-    probes: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,8 @@ class LoopConfig:
     `memory_bytes` is everything the engine may hold (weights, activations, KV, adapters); None on a CUDA device
     means `utilization_percent` of the device's memory. `threads` is for CPU kernels. `limits` None means what suits the
     device: short steps on a CPU, wide ones on a GPU. `quantization` is that of the base's projections. With `merge` the
-    weights are the base's plus one adapter, and a request without an adapter is answered by both.
+    weights are the base's plus one adapter, and a request without an adapter is answered by both. `probes` are token
+    ids: a merged adapter, and on a quantised base every adapter, is checked on them.
     """
 
     model_dir: str
@@ -68,6 +68,7 @@ class LoopConfig:
     limits: StepLimits | None = None
     state_interval_s: float = 0.5
     merge: MergeConfig | None = None
+    probes: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +236,23 @@ class AdapterRejected:
 
 
 @dataclass(frozen=True, slots=True)
+class Quality:
+    """Logits on the probe set on the quantised base against the unquantised one, both with the adapter."""
+
+    rel_l2: float
+    same_argmax: float
+    positions: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterChecked:
+    """Some time after AdapterLoaded on a quantised base: what the rounding of the base does to this adapter."""
+
+    key: VersionKey
+    quality: Quality
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterUnloaded:
     """The version is gone; `bytes_freed` are its own bytes; its pages are back on the free list."""
 
@@ -339,6 +357,7 @@ FromLoop: TypeAlias = (
     | Rejected
     | AdapterLoaded
     | AdapterRejected
+    | AdapterChecked
     | AdapterUnloaded
     | Drained
     | LoopReady

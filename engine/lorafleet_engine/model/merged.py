@@ -11,13 +11,17 @@ from lorafleet_contracts.capacity import PROJECTIONS, ModelShape
 from lorafleet_engine.model.decoder import parent
 from lorafleet_engine.model.weights import WeightSource
 
-Matrices: TypeAlias = Mapping[tuple[int, str], tuple[torch.Tensor, torch.Tensor]]
-"""(layer, module) -> A [rank, in] and the scaled B transposed [rank, out]."""
+Pair: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+"""A [rank, in] and the scaled B transposed [rank, out]."""
+LayerMatrices: TypeAlias = Mapping[str, Pair]
+"""By module."""
+Matrices: TypeAlias = Mapping[tuple[int, str], Pair]
+"""By layer and module."""
 
 
 def unpack_blob(data: torch.Tensor, module_ranks: Sequence[Sequence[int]], shape: ModelShape) -> Matrices:
     """The matrices of a packed adapter (see messages.BlobRef), as views of `data`."""
-    matrices: dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]] = {}
+    matrices: dict[tuple[int, str], Pair] = {}
     start = 0
     for layer, ranks in enumerate(module_ranks):
         for module, rank in zip(PROJECTIONS, ranks, strict=True):
@@ -28,6 +32,11 @@ def unpack_blob(data: torch.Tensor, module_ranks: Sequence[Sequence[int]], shape
             if rank:
                 matrices[layer, module] = (parts[0], parts[1])
     return matrices
+
+
+def of_layer(matrices: Matrices, layer: int) -> LayerMatrices:
+    """The matrices of one layer."""
+    return {module: pair for (number, module), pair in matrices.items() if number == layer}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ engine answers unmerged, its weights are overwritten layer by layer, and it answ
 """
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from lorafleet_engine.errors import ParityError
 from lorafleet_engine.messages import LoopConfig, MergeConfig, Parity
 from lorafleet_engine.model.config import ModelConfig, read_config
 from lorafleet_engine.model.decoder import refill_layers
-from lorafleet_engine.model.merged import Matrices, MergedSource, unpack_blob
+from lorafleet_engine.model.merged import Matrices, MergedSource, of_layer, unpack_blob
 from lorafleet_engine.model.weights import SafetensorsSource, WeightSource
 from lorafleet_engine.quality.probes import Probes, distance, engine_logits, plain_logits, usable_probes
 from lorafleet_engine.quality.reference import PlainModel
@@ -34,7 +35,7 @@ def start_merged(settings: LoopConfig, merge: MergeConfig) -> EngineCore:
     """Assemble the engine and merge. Raises what start_core raises, and ParityError with the figures."""
     torch.set_num_threads(settings.threads)
     config = read_config(Path(settings.model_dir))
-    probes = usable_probes(merge.probes, settings.max_model_len)
+    probes = usable_probes(settings.probes, settings.max_model_len)
     if not probes:
         raise ParityError("no probe is long enough to compare the merged adapter on")
     data = torch.from_file(merge.blob.path, shared=False, size=merge.blob.bytes // 4, dtype=torch.float32)
@@ -50,9 +51,8 @@ def start_merged(settings: LoopConfig, merge: MergeConfig) -> EngineCore:
 def reference_logits(config: ModelConfig, source: WeightSource, matrices: Matrices, probes: Probes) -> torch.Tensor:
     """What the model in fp32 says with the adapter. `source` gives fp32 on the device that is to compute."""
     device = source.get("model.norm.weight", (config.shape.hidden,)).device
-    model = PlainModel(config, source, matrices, device, torch.float32)
-    found = [logits for logits in plain_logits(model, probes) if logits is not None]
-    return found[-1]
+    model = PlainModel(config, source, device, torch.float32)
+    return plain_logits(model, probes, partial(of_layer, matrices)).cpu()
 
 
 def unmerged_logits(core: EngineCore, data: torch.Tensor, merge: MergeConfig, probes: Probes) -> torch.Tensor:

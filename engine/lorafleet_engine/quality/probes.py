@@ -1,13 +1,13 @@
 """Teacher-forced logits on the probe set: by the engine's own scheduler and runner, and by the plain reference."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from lorafleet_contracts.probe import FORCED, PROBE_TOKENS
 from lorafleet_engine.memory.residency import Resident
-from lorafleet_engine.quality.reference import PlainModel
+from lorafleet_engine.quality.reference import Adapter, PlainModel
 from lorafleet_engine.runner.assembly import EngineCore
 from lorafleet_engine.scheduler import sequence as scheduling
 
@@ -43,30 +43,28 @@ def engine_logits(core: EngineCore, probes: Probes, adapter: Resident | None) ->
     return torch.stack([rows[number, at] for number in range(len(probes)) for at in range(FORCED + 1)])
 
 
-def plain_logits(model: PlainModel, probes: Probes) -> Iterator[torch.Tensor | None]:
-    """The same by the reference: yields None after each layer, and the logits, in host memory, at the end."""
-    with torch.inference_mode():
-        x = model.embed(probes)
-    yield None
+@torch.inference_mode()
+def plain_logits(model: PlainModel, probes: Probes, adapter: Adapter) -> torch.Tensor:
+    """The same by the reference, on its device."""
+    x = model.embed(probes)
     for layer in range(model.config.shape.layers):
-        with torch.inference_mode():
-            x = model.pass_layer(layer, x)
-        yield None
-    with torch.inference_mode():
-        ends = [x[number, len(probe) - FORCED - 1 : len(probe)] for number, probe in enumerate(probes)]
-        logits = model.logits(torch.cat(ends))
-    yield logits
+        x = model.pass_layer(layer, x, adapter(layer))
+    return model.logits(compared(x, probes))
 
 
+def compared(x: torch.Tensor, probes: Probes) -> torch.Tensor:
+    """The positions of the stream [probes, length, hidden] that are compared, in the order of engine_logits."""
+    return torch.cat([x[number, len(probe) - FORCED - 1 : len(probe)] for number, probe in enumerate(probes)])
+
+
+@torch.inference_mode()
 def distance(found: torch.Tensor, wanted: torch.Tensor) -> Distance:
     """Compare logits [positions, vocab]; not finite where either is not."""
-    missed, whole, same = 0.0, 0.0, 0
-    for own, other in zip(found, wanted, strict=True):
-        own, other = own.float(), other.float()
-        missed += (own - other).double().pow(2).sum().item()
-        whole += other.double().pow(2).sum().item()
-        same += int(own.argmax() == other.argmax())
-    return Distance((missed / whole) ** 0.5, same / len(wanted), len(wanted))
+    other = wanted.to(found.device).float()
+    missed = (found.float() - other).square().sum(dtype=torch.float64)
+    same = (found.argmax(-1) == other.argmax(-1)).double().mean()
+    whole = other.square().sum(dtype=torch.float64)
+    return Distance((missed / whole).sqrt().item(), same.item(), len(wanted))
 
 
 def _place(sequence: scheduling.Sequence) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from lorafleet_contracts.capacity import PROJECTIONS
 from lorafleet_engine.memory.geometry import RESERVED_PAGES, ZERO_PAGE, PoolGeometry, page_slices, row_places
 from lorafleet_engine.memory.residency import Resident
 
@@ -56,6 +57,20 @@ class DevicePool:
         granules[places < 0] = ZERO_PAGE * per_page
         rows = torch.tensor(resident.rows, dtype=torch.int64).to(self.row_table.device)
         self.row_table.index_copy_(1, rows, torch.from_numpy(granules).to(self.row_table.device))
+
+    def matrices_of(self, resident: Resident, layer: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Copies of a version's matrices in one layer by module: A [rank, in] and the scaled B transposed [rank, out].
+
+        Where a module has a smaller rank the last rows are zeros.
+        """
+        geometry = self._geometry
+        rows = torch.tensor(resident.rows, device=self.row_table.device)
+        starts = self.row_table[layer * geometry.layer_columns : (layer + 1) * geometry.layer_columns, rows]
+        sides = []
+        for column, width in enumerate(width for pair in geometry.module_granules for width in pair):
+            index = starts[column, :, None] + torch.arange(width, device=starts.device)
+            sides.append(self.granules[index].flatten(1))
+        return dict(zip(PROJECTIONS, zip(sides[::2], sides[1::2], strict=True), strict=True))
 
     def clear_reserved(self) -> None:
         """Zero the reserved pages (a graph's warm-up may have written to the scratch page)."""

@@ -110,13 +110,17 @@ class Engine:
 
     async def fetch_merge(self) -> MergeConfig | None:
         """What the loop needs to merge the adapter that the settings name, after the base; tries for ever, too."""
-        if self.settings.merge is None or self.text is None:
+        if self.settings.merge is None:
             return None
         found = await self._insist(partial(self._fetch_merge, self.settings.merge))
-        tokenizer = self.text.tokenizer
         self._merge_blob = Path(found.blob.path)
-        probes = await asyncio.to_thread(lambda: [tokenizer.encode(text, add_special_tokens=True) for text in PROBES])
-        return MergeConfig(found.blob, tuple(probes))
+        return MergeConfig(found.blob)
+
+    def probes(self) -> tuple[tuple[int, ...], ...]:
+        """The probe set as the base's tokens, for an engine that checks something on it."""
+        if self.text is None or (self.settings.merge is None and self.settings.quantization == "none"):
+            return ()
+        return tuple(self.text.tokenizer.encode(text, add_special_tokens=True) for text in PROBES)
 
     async def _fetch_base(self) -> BaseFetched:
         fetched = await self.loader.fetch_base(self.settings.base.uri, self.settings.base.digest)

@@ -3,6 +3,7 @@
 import hashlib
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,13 +30,13 @@ PROBES = tuple(tuple(torch.randint(0, VOCAB, (length,), generator=DRAW).tolist()
 def merge_of(model: TinyModel, kind: str, blobs: Path) -> MergeConfig:
     blobs.mkdir(exist_ok=True)
     shape = read_config(model.directory).shape
-    return MergeConfig(pack_adapter(model.adapters[kind], shape, "float32").write(blobs / "merge"), PROBES)
+    return MergeConfig(pack_adapter(model.adapters[kind], shape, "float32").write(blobs / "merge"))
 
 
 def settings_for(model: TinyModel, merge: MergeConfig, **changes: str) -> LoopConfig:
     limits = StepLimits(tokens=64, sequences=8)
-    more = {"max_model_len": 128, "memory_bytes": 64 << 20, "limits": limits, "merge": merge, **changes}
-    return LoopConfig(str(model.directory), **more)  # type: ignore[arg-type]
+    more = {"max_model_len": 128, "memory_bytes": 64 << 20, "limits": limits, "merge": merge, "probes": PROBES}
+    return LoopConfig(str(model.directory), **more, **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "sharded", "bfloat16"])
@@ -120,9 +121,9 @@ def test_wrong_weights_fail(tiny: Callable[[str], TinyModel], tmp_path: Path, mu
 
 def test_no_probe_no_start(tiny: Callable[[str], TinyModel], tmp_path: Path) -> None:
     model = tiny("llama")
-    merge = MergeConfig(merge_of(model, "all-r8", tmp_path).blob, ((1, 2, 3),))
+    settings = replace(settings_for(model, merge_of(model, "all-r8", tmp_path)), probes=((1, 2, 3),))
     with pytest.raises(ParityError, match="no probe"):
-        merging.start_engine(settings_for(model, merge))
+        merging.start_engine(settings)
 
 
 def _sha(folder: Path) -> str:

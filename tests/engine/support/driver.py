@@ -19,6 +19,7 @@ from lorafleet_engine.messages import (
     Tokens,
     ToLoop,
 )
+from lorafleet_engine.quality.checking import QualityChecker, make_checker
 from lorafleet_engine.quality.merging import start_engine
 from lorafleet_engine.runner.assembly import EngineCore
 
@@ -52,16 +53,17 @@ class Answer:
 class LoopDriver:
     """One engine. Adapters are packed here as the loader would do it."""
 
-    def __init__(self, core: EngineCore, blob_dir: Path) -> None:
+    def __init__(self, core: EngineCore, blob_dir: Path, checker: QualityChecker | None = None) -> None:
         self.core = core
         self.mailbox = ListMailbox()
-        self.loop = EngineLoop(core, self.mailbox, state_interval_s=0)
+        self.loop = EngineLoop(core, self.mailbox, state_interval_s=0, checker=checker)
         self._blobs = blob_dir
         self._sent = 0
 
     @classmethod
     def start(cls, settings: LoopConfig, blob_dir: Path) -> "LoopDriver":
-        return cls(start_engine(settings), blob_dir)
+        core = start_engine(settings)
+        return cls(core, blob_dir, make_checker(core, settings))
 
     def load(self, key: str, adapter_dir: Path) -> AdapterLoaded | AdapterRejected:
         """Pack and load an adapter; returns the loop's answer."""
