@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lorafleet_engine.kernels.attention import attend_decode, attend_prefill
+from lorafleet_engine.kernels.attention import attend
 from lorafleet_engine.kernels.rope import Heads, rotate_and_store
 from lorafleet_engine.layers.batch import ForwardBatch
 from lorafleet_engine.layers.linear import ProjectionGroup
@@ -28,16 +28,5 @@ class Attention:
         if self.norms is not None:
             qkv = self.norms(qkv, self.heads)
         query = rotate_and_store(qkv, self.heads, batch.new, keys, values)
-        return self.output(self._attend(query, keys, values, batch), batch.lora)
-
-    def _attend(
-        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, batch: ForwardBatch
-    ) -> torch.Tensor:
-        parts = []
-        if batch.decodes:
-            parts.append(attend_decode(query[: batch.decodes], keys, values, batch.contexts))
-        for segment in batch.segments:
-            chunk = query[segment.start : segment.start + segment.count]
-            parts.append(attend_prefill(chunk, keys, values, segment.index, segment.bias))
-        joined = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return joined.flatten(1)
+        attended = attend(query, keys, values, batch.attention)
+        return self.output(attended.flatten(1), batch.lora)

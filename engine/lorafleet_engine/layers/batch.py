@@ -1,41 +1,29 @@
 """What one forward pass works on: device tensors only, made by the runner, read by every layer.
 
-Tokens are ordered: first `decodes` single tokens of as many sequences, then the chunks of `segments` one after another.
+Tokens are ordered: first single tokens of as many sequences, then chunks of prompts, one after another.
 """
 
 from dataclasses import dataclass
 
 import torch
 
-from lorafleet_engine.kernels.attention import DecodeContexts
+from lorafleet_engine.kernels.attention import AttentionWork
 from lorafleet_engine.kernels.lora import LoraRows
 from lorafleet_engine.kernels.rope import NewTokens
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A chunk of one prompt: tokens [start, start + count) of the batch; index [C], bias [count, C]."""
-
-    start: int
-    count: int
-    index: torch.Tensor
-    bias: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
     """One step's inputs.
 
-    tokens [T]; `new` says where they stand and are stored; `contexts` are those of the decodes; samples [S] are the
-    rows whose logits are wanted; cache [rows, kv_heads * dim] is the pool seen as rows of the KV cache, `layer_rows`
+    tokens [T]; `new` says where they stand and are stored; `attention` what they look at; samples [S] are the rows
+    whose logits are wanted; cache [rows, kv_heads * dim] is the pool seen as rows of the KV cache, `layer_rows`
     the distance between two layers in it (K rows, then V rows).
     """
 
     tokens: torch.Tensor
     new: NewTokens
-    decodes: int
-    contexts: DecodeContexts
-    segments: tuple[Segment, ...]
+    attention: AttentionWork
     samples: torch.Tensor
     cache: torch.Tensor
     layer_rows: int

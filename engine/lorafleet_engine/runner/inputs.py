@@ -7,11 +7,10 @@ from itertools import islice
 import torch
 
 from lorafleet_contracts.capacity import KV_BLOCK_TOKENS
-from lorafleet_engine.kernels.attention import CacheLayout, decode_contexts
-from lorafleet_engine.kernels.attention.reference import hiding_bias
+from lorafleet_engine.kernels.attention import CacheLayout, StepContexts, attention_work
 from lorafleet_engine.kernels.lora import GatheredRows, GroupColumns, LoraRows, TileSource, TileWork, tiled_rows
-from lorafleet_engine.kernels.rope import NewTokens
-from lorafleet_engine.layers.batch import ForwardBatch, Segment
+from lorafleet_engine.kernels.rope import Heads, NewTokens
+from lorafleet_engine.layers.batch import ForwardBatch
 from lorafleet_engine.memory.geometry import ZERO_PAGE, PoolGeometry
 from lorafleet_engine.model.decoder import GROUPS
 from lorafleet_engine.runner.lora_work import LIST_NAMES
@@ -21,10 +20,12 @@ from lorafleet_engine.runner.pool import DevicePool
 
 @dataclass(frozen=True, slots=True)
 class InputBuilder:
-    """Turns packed ints into a ForwardBatch over one pool; rope is model.rope's table; `side` see TileSource."""
+    """Turns packed ints into a ForwardBatch over one pool for attention with these heads; rope is model.rope's table;
+    `side` see TileSource."""
 
     geometry: PoolGeometry
     pool: DevicePool
+    heads: Heads
     rope: torch.Tensor
     dtype: torch.dtype
     side: torch.cuda.Stream | None
@@ -33,30 +34,27 @@ class InputBuilder:
         """packed [shape.size] is int32 on the device, as runner.packing wrote it."""
         fields = {name: packed[where] for name, where in shape.offsets().items()}
         angles = self.rope.index_select(0, fields["positions"])
-        tables = fields["tables"].view(shape.decodes, shape.pages)
-        layout = CacheLayout(KV_BLOCK_TOKENS, self.geometry.page_rows, ZERO_PAGE)
         return ForwardBatch(
             tokens=fields["tokens"],
             new=NewTokens(fields["slots"].long(), angles[:, None, 0], angles[:, None, 1]),
-            decodes=shape.decodes,
-            contexts=decode_contexts(tables, fields["lengths"], layout, self.dtype),
-            segments=self._segments(fields["chunk_index"], fields["positions"], shape),
+            attention=attention_work(self._contexts(fields, shape), self.dtype),
             samples=fields["samples"],
             cache=self.pool.cache,
             layer_rows=self.geometry.layer_rows,
             lora=self._lora(fields, shape),
         )
 
-    def _segments(self, index: torch.Tensor, positions: torch.Tensor, shape: StepShape) -> tuple[Segment, ...]:
-        segments = []
-        start, at = shape.decodes, 0
-        for count, context in shape.chunks:
-            own = positions[start : start + count]
-            inside = torch.arange(context, device=index.device) <= own[:, None]
-            segments.append(Segment(start, count, index[at : at + context], hiding_bias(inside, self.dtype)))
-            start += count
-            at += context
-        return tuple(segments)
+    def _contexts(self, fields: dict[str, torch.Tensor], shape: StepShape) -> StepContexts:
+        return StepContexts(
+            layout=CacheLayout(KV_BLOCK_TOKENS, self.geometry.page_rows, ZERO_PAGE),
+            heads=self.heads,
+            pages=fields["tables"],
+            table_starts=fields["table_starts"],
+            lengths=fields["lengths"],
+            chunk_starts=fields["chunk_starts"],
+            chunk_counts=fields["chunk_counts"],
+            chunks=shape.chunks,
+        )
 
     def _lora(self, fields: dict[str, torch.Tensor], shape: StepShape) -> LoraRows | None:
         if not shape.rows:

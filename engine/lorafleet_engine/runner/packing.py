@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lorafleet_contracts.capacity import KV_BLOCK_TOKENS
-from lorafleet_engine.memory.geometry import ZERO_PAGE, PoolGeometry
+from lorafleet_engine.memory.geometry import ZERO_PAGE, PoolGeometry, pages_for_tokens
 from lorafleet_engine.runner.lora_work import NO_LISTS, PAIR_LISTS, SEGMENT_LISTS, ListSizes, LoraWork
 from lorafleet_engine.scheduler.sequence import StepPlan, Work
 
@@ -51,7 +51,10 @@ class StepShape:
             "slots": self.tokens,
             "owners": self.tokens,
             "lengths": self.decodes,
-            "tables": self.decodes * self.pages,
+            "tables": self.decodes * self.pages + sum(pages_for_tokens(context) for _, context in self.chunks),
+            "table_starts": self.decodes + len(self.chunks),
+            "chunk_starts": len(self.chunks),
+            "chunk_counts": len(self.chunks),
             "samples": self.samples,
             "rows": self.rows,
             "row_owners": 0 if tiled else self.rows,
@@ -59,7 +62,6 @@ class StepShape:
             "counts": 2 if tiled else 0,
             **dict.fromkeys(SEGMENT_LISTS, self.lists.segments),
             **dict.fromkeys(PAIR_LISTS, self.lists.pairs),
-            "chunk_index": sum(context for _, context in self.chunks),
         }
 
     @property
@@ -103,11 +105,12 @@ def pack(plan: StepPlan, work: LoraWork | None, shape: StepShape, geometry: Pool
     fields["owners"].fill(BASE_OWNER)
     fields["lengths"].fill(1)
     fields["tables"].fill(ZERO_PAGE)
+    fields["table_starts"][: shape.decodes] = np.arange(shape.decodes) * shape.pages
     fields["samples"].fill(0)
     fields["rows"].fill(ZERO_ROW)
     fields["row_owners"].fill(PAD_OWNER)
     _pack_decodes(plan.works[: plan.decodes], shape, geometry, fields)
-    _pack_chunks(plan.works[plan.decodes :], plan.decodes, geometry, fields)
+    _pack_chunks(plan.works[plan.decodes :], shape, geometry, fields)
     ends = accumulate(one.count for one in plan.works)
     samples = [end - 1 for end, one in zip(ends, plan.works, strict=True) if one.samples]
     fields["samples"][: len(samples)] = samples
@@ -135,34 +138,31 @@ def _pack_decodes(works: tuple[Work, ...], shape: StepShape, geometry: PoolGeome
     blocks = [work.sequence.pages[work.start // KV_BLOCK_TOKENS] for work in works]
     fields["slots"][:count] = np.array(blocks) * geometry.page_rows + places % KV_BLOCK_TOKENS
     fields["owners"][:count] = [_owner(work) for work in works]
-    tables = fields["tables"].reshape(shape.decodes, shape.pages)
+    tables = fields["tables"][: shape.decodes * shape.pages].reshape(shape.decodes, shape.pages)
     for number, work in enumerate(works):
         pages = work.start // KV_BLOCK_TOKENS + 1
         tables[number, :pages] = work.sequence.pages[:pages]
 
 
-def _pack_chunks(works: tuple[Work, ...], at: int, geometry: PoolGeometry, fields: dict[str, Ints]) -> None:
-    """Chunks of prompts, whose tokens start at `at`."""
-    context_at = 0
-    for work in works:
+def _pack_chunks(works: tuple[Work, ...], shape: StepShape, geometry: PoolGeometry, fields: dict[str, Ints]) -> None:
+    """Chunks of prompts, whose tokens and page tables come after those of the decodes."""
+    at, table = shape.decodes, shape.decodes * shape.pages
+    for number, work in enumerate(works):
         sequence, end = work.sequence, work.start + work.count
         here = slice(at, at + work.count)
-        rows = cache_rows(sequence.pages, end, geometry)
+        positions = np.arange(work.start, end, dtype=np.int32)
+        pages = np.asarray(sequence.pages[: pages_for_tokens(end)], dtype=np.int32)
         fields["tokens"][here] = sequence.tokens[work.start : end]
-        fields["positions"][here] = np.arange(work.start, end)
-        fields["slots"][here] = rows[work.start :]
+        fields["positions"][here] = positions
+        fields["slots"][here] = pages[positions // KV_BLOCK_TOKENS] * geometry.page_rows + positions % KV_BLOCK_TOKENS
         fields["owners"][here] = _owner(work)
-        fields["chunk_index"][context_at : context_at + end] = rows
-        context_at += end
+        fields["tables"][table : table + len(pages)] = pages
+        fields["table_starts"][shape.decodes + number] = table
+        fields["chunk_starts"][number] = work.start
+        fields["chunk_counts"][number] = work.count
+        table += len(pages)
         at += work.count
 
 
 def _owner(work: Work) -> int:
     return BASE_OWNER if work.sequence.adapter is None else work.sequence.adapter.owner
-
-
-def cache_rows(pages: list[int], tokens: int, geometry: PoolGeometry) -> Ints:
-    """Rows of the cache (in a layer's view) of a sequence's first `tokens` tokens."""
-    used = np.asarray(pages[: -(-tokens // KV_BLOCK_TOKENS)], dtype=np.int32)
-    rows: Ints = np.add(used[:, None] * geometry.page_rows, np.arange(KV_BLOCK_TOKENS), dtype=np.int32)
-    return rows.reshape(-1)[:tokens]

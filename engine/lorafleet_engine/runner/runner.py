@@ -36,11 +36,12 @@ class Runner:
         self._limits = limits
         self._most_pages = pages_for_tokens(max_model_len)
         device = pool.memory.device
+        heads = decoder.layers[0].attention.heads
         rope = rope_table(config, max_model_len, device)
         size = self._largest_step(max_model_len)
         on_cuda = device.type == "cuda"
         side = torch.cuda.Stream(device) if on_cuda else None  # type: ignore[no-untyped-call]
-        self._inputs = InputBuilder(geometry, pool, rope, pool.memory.dtype, side)
+        self._inputs = InputBuilder(geometry, pool, heads, rope, pool.memory.dtype, side)
         self._host = torch.zeros(size, dtype=torch.int32, pin_memory=on_cuda)
         self._ints = self._host.numpy()
         self._packed = torch.zeros(size, dtype=torch.int32, device=device)
@@ -86,5 +87,5 @@ class Runner:
             key=lambda most: most[1].pairs,
         )
         lora = 2 * (rows + RANK_TILE * limits.sequences) + limits.tokens + 5 * lists.segments + 3 * lists.pairs
-        fields = 4 * limits.tokens + 6 * sequences + tables + limits.sequences * max_model_len
+        fields = 4 * limits.tokens + 9 * sequences + tables
         return fields + lora + ALIGNMENT * len(StepShape(0, 0, 0, 0, 0, lists=lists).fields)

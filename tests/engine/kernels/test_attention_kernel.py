@@ -1,86 +1,192 @@
-"""Decode attention: the kernel against double precision, over lengths, groups of heads and splits."""
+"""Attention: the kernels against double precision, over lengths, chunks, groups of heads and splits."""
 
 import math
 
 import pytest
 import torch
 
-from lorafleet_engine.kernels.attention.reference import CacheLayout, DecodeContexts
+from lorafleet_engine.kernels.attention import reference
+from lorafleet_engine.kernels.attention.contexts import CacheLayout, StepContexts
+from lorafleet_engine.kernels.rope import Heads
 from tests.engine.kernels.test_elementwise_kernel import DTYPES, error
 
 pytestmark = pytest.mark.gpu
 
 BOUNDS = {torch.float32: 2e-6, torch.bfloat16: 8e-3}
 PAGE = 16
+SMALL, ODD, QWEN = Heads(4, 2, 16), Heads(3, 1, 24), Heads(28, 4, 128)
+GROUPS = [
+    pytest.param(Heads(8, 8, 128), id="group1"),
+    pytest.param(Heads(9, 3, 64), id="group3"),
+    pytest.param(Heads(32, 8, 128), id="group4"),
+    pytest.param(Heads(14, 2, 64), id="group7"),
+    pytest.param(Heads(16, 2, 80), id="group8"),
+    pytest.param(Heads(8, 8, 96), id="dim96"),
+]
 
 
-def exact(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rows: list[list[int]], kv_heads: int
-) -> torch.Tensor:
-    """Attention of every sequence over its rows, in double precision."""
-    out = []
-    for q, own in zip(query.double(), rows, strict=True):
-        key = keys[own].double().view(len(own), kv_heads, -1)
-        value = values[own].double().view(len(own), kv_heads, -1)
-        grouped = q.view(kv_heads, -1, q.shape[-1])
-        chance = torch.softmax(torch.einsum("hgd,nhd->hgn", grouped, key) / math.sqrt(q.shape[-1]), dim=-1)
-        out.append(torch.einsum("hgn,nhd->hgd", chance, value).reshape(q.shape))
-    return torch.stack(out)
+class Case:
+    """Decodes of `lengths` and chunks of (earlier tokens, tokens), over pages that lie scattered; all else is NaN."""
+
+    def __init__(
+        self,
+        heads: Heads,
+        lengths: list[int],
+        chunks: list[tuple[int, int]],
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        generator = torch.Generator().manual_seed(len(lengths) + 7 * len(chunks))
+        self.ends = [*lengths, *(sum(chunk) for chunk in chunks)]
+        self.counts = [*(1 for _ in lengths), *(count for _, count in chunks)]
+        tables = [-(-end // PAGE) for end in self.ends]
+        free = (torch.randperm(sum(tables) + 5, generator=generator) + 1)[: sum(tables)]
+        page_rows = 2 * PAGE
+        starts = [1 + sum(tables[:number]) for number in range(len(tables))]
+        pages = torch.cat((torch.zeros(1, dtype=torch.int64), free))
+        self.rows = [
+            pages[start + torch.arange(end) // PAGE] * page_rows + torch.arange(end) % PAGE
+            for start, end in zip(starts, self.ends, strict=True)
+        ]
+        shape = (sum(tables) + 6) * page_rows, heads.kv * heads.dim
+        used = torch.cat(self.rows)
+        self.keys, self.values = (torch.full(shape, math.nan, dtype=dtype) for _ in range(2))
+        for cache in (self.keys, self.values):
+            cache[used] = torch.randn(len(used), shape[1], generator=generator).to(dtype)
+        self.keys, self.values = self.keys.to(device), self.values.to(device)
+        self.query = torch.randn(sum(self.counts), heads.query, heads.dim, generator=generator).to(device, dtype)
+
+        def ints(numbers: list[int]) -> torch.Tensor:
+            return torch.tensor(numbers, dtype=torch.int32, device=device)
+
+        self.contexts = StepContexts(
+            CacheLayout(PAGE, page_rows, 0),
+            heads,
+            pages.to(device, torch.int32),
+            ints(starts),
+            ints(lengths),
+            ints([start for start, _ in chunks]),
+            ints([count for _, count in chunks]),
+            tuple((count, start + count) for start, count in chunks),
+        )
+
+    def exact(self) -> torch.Tensor:
+        """Every token over the rows up to its own, in double precision."""
+        heads, out, at = self.contexts.heads, [], 0
+        for rows, end, count in zip(self.rows, self.ends, self.counts, strict=True):
+            own = rows.to(self.keys.device)
+            key = self.keys[own].double().view(end, heads.kv, 1, heads.dim)
+            value = self.values[own].double().view(end, heads.kv, heads.dim)
+            for first in range(at, at + count, 256):
+                query = self.query[first : min(first + 256, at + count)].double()
+                grouped = query.view(len(query), heads.kv, -1, heads.dim)
+                score = torch.einsum("qhgd,nhxd->qhgn", grouped, key) / math.sqrt(heads.dim)
+                place = end - count + first - at + torch.arange(len(query), device=own.device)
+                hidden = torch.arange(end, device=own.device) > place[:, None]
+                chance = score.masked_fill(hidden[:, None, None], -math.inf).softmax(-1)
+                out.append(torch.einsum("qhgn,nhd->qhgd", chance, value).reshape(query.shape))
+            at += count
+        return torch.cat(out)
+
+
+def check(case: Case, spread: tuple[int, int] | None = None) -> None:
+    """The kernels as the engine sets them (or at another spread): right everywhere, and the same again."""
+    from lorafleet_engine.kernels.attention import kernel
+
+    dtype = case.query.dtype
+    work = kernel.list_work(case.contexts, dtype)
+    if spread:
+        work = kernel.listed(case.contexts, work.tile, work.chunk_tile, kernel.Spread(*spread))
+    for scratch in (work.partial, work.stats):
+        scratch.fill_(math.nan)
+    out = torch.full_like(case.query, math.nan)
+    kernel.attend_into(out, case.query, case.keys, case.values, work)
+    assert error(out, case.exact()) < BOUNDS[dtype]
+    again = torch.full_like(case.query, math.nan)
+    kernel.attend_into(again, case.query, case.keys, case.values, work)
+    assert torch.equal(out, again)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim", "lengths", "capacity"),
+    ("heads", "lengths"),
     [
-        pytest.param(4, 2, 16, [1, 17, 70], 128, id="small"),
-        pytest.param(3, 1, 24, [40], 64, id="small-odd"),
-        (28, 4, 128, [200], 256),
-        (28, 4, 128, [1, 15, 16, 17, 200, 256, 129, 64], 256),
-        (28, 4, 128, [200 + n % 7 for n in range(64)], 256),
-        (28, 4, 128, [1, 4096, 3000, 2047] * 16, 4096),
-        (28, 4, 128, [30_000], 32_768),
-        (9, 3, 64, [5, 500, 80], 512),
-        (32, 8, 128, [333] * 5, 512),
-        (8, 8, 96, [77, 3], 128),
+        pytest.param(SMALL, [1, 17, 170], id="small"),
+        pytest.param(ODD, [40], id="small-odd"),
+        (QWEN, [200]),
+        (QWEN, [1, 15, 16, 17, 200, 256, 129, 64]),
+        (QWEN, [200 + n % 7 for n in range(64)]),
+        (QWEN, [1, 4096, 3000, 2047] * 16),
+        (QWEN, [1 + n * 20 for n in range(250)]),
+        (QWEN, [30_000]),
+        (QWEN, [30_000, *(5 for _ in range(255))]),
     ],
 )
-def test_decode(
-    device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, dim: int, lengths: list[int], capacity: int
+def test_decode(device: torch.device, dtype: torch.dtype, heads: Heads, lengths: list[int]) -> None:
+    check(Case(heads, lengths, [], device, dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("spread", [(1, 64), (3, 64), (11, 64), (200, 64), (66, 4096)])
+@pytest.mark.parametrize("lengths", [[300], pytest.param([1, 700, 64, 65, 129], id="small-splits")])
+def test_splits(device: torch.device, dtype: torch.dtype, lengths: list[int], spread: tuple[int, int]) -> None:
+    check(Case(SMALL, lengths, [], device, dtype), spread)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("heads", "lengths", "chunks"),
+    [
+        pytest.param(SMALL, [], [(0, 1), (0, 40), (50, 30)], id="small"),
+        pytest.param(ODD, [33, 1], [(17, 90), (0, 2)], id="small-odd"),
+        (QWEN, [], [(0, 128)] * 64),
+        (QWEN, [], [(0, 1), (0, 2), (0, 17), (0, 18), (0, 19), (0, 64), (1, 63), (0, 65), (16, 500)]),
+        (QWEN, [], [(0, 5000)]),
+        (QWEN, [], [(6144, 2048)]),
+        (QWEN, [200] * 64, [(1000, 448), (0, 1000), (31_990, 10)]),
+        (QWEN, [5000], [(4097 * n, 3) for n in range(8)]),
+        (QWEN, [], [(n, 1 + n % 9) for n in range(250)]),
+    ],
+)
+def test_chunks(
+    device: torch.device, dtype: torch.dtype, heads: Heads, lengths: list[int], chunks: list[tuple[int, int]]
 ) -> None:
+    check(Case(heads, lengths, chunks, device, dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", GROUPS)
+def test_groups_and_widths(device: torch.device, dtype: torch.dtype, heads: Heads) -> None:
+    check(Case(heads, [77, 3, 900, 1], [(0, 70), (120, 130), (3, 1)], device, dtype))
+
+
+def test_small_mix_as_the_reference(device: torch.device) -> None:
+    """The two forms read the same numbers."""
     from lorafleet_engine.kernels.attention import kernel
 
-    pages = capacity // PAGE
-    total = sum(-(-length // PAGE) for length in lengths) + 2
-    page_rows = 2 * PAGE
-    generator = torch.Generator().manual_seed(len(lengths))
-    free = (torch.randperm(total - 1, generator=generator) + 1).tolist()
-    tables = torch.zeros(len(lengths), pages, dtype=torch.int32)
-    rows = []
-    for number, length in enumerate(lengths):
-        own = [free.pop() for _ in range(-(-length // PAGE))]
-        tables[number, : len(own)] = torch.tensor(own)
-        rows.append([own[at // PAGE] * page_rows + at % PAGE for at in range(length)])
-    cache = torch.full((total * page_rows, kv_heads * dim), math.nan, device=device, dtype=dtype)
-    keys, values = cache.clone(), cache.clone()
-    used = torch.tensor([row for own in rows for row in own], device=device)
-    keys[used], values[used] = (torch.randn(len(used), kv_heads * dim, device=device).to(dtype) for _ in range(2))
-    query = torch.randn(len(lengths), heads, dim, device=device).to(dtype)
-    contexts = DecodeContexts(
-        tables.to(device),
-        torch.tensor(lengths, dtype=torch.int32, device=device),
-        CacheLayout(PAGE, page_rows, 0),
-        None,
-        None,
-    )
-    got = kernel.attend_decode(query, keys, values, contexts)
-    assert error(got, exact(query, keys, values, rows, kv_heads)) < BOUNDS[dtype]
-    assert torch.equal(got, kernel.attend_decode(query, keys, values, contexts))
+    case = Case(SMALL, [1, 17, 70], [(0, 5), (33, 20)], device, torch.float32)
+    cache = [torch.nan_to_num(cache) for cache in (case.keys, case.values)]
+    wanted = reference.attend(case.query, *cache, reference.gathered(case.contexts, torch.float32))
+    got = kernel.attend(case.query, *cache, kernel.list_work(case.contexts, torch.float32))
+    assert error(got, wanted) < 2e-6
 
 
-def test_splits_follow_the_shapes() -> None:
-    from lorafleet_engine.kernels.attention.kernel import split_count
+def test_neighbours_do_not_matter(device: torch.device) -> None:
+    """A sequence's splits depend on the step's lengths: what changes is rounding only."""
+    from lorafleet_engine.kernels.attention import kernel
 
-    assert split_count(4, 256, 132) == 4
-    assert split_count(4, 32_768, 132) == 128
-    assert split_count(256, 256, 132) == 1
-    assert split_count(256, 4096, 132) == 3
+    case = Case(QWEN if device.type == "cuda" else SMALL, [300, 20], [(10, 30)], device, torch.float32)
+    with pytest.raises(ValueError, match="at most"):
+        kernel.list_work(Case(SMALL, [1] * 1025, [], device, torch.float32).contexts, torch.float32)
+    check(case)
+
+
+def test_spread_small() -> None:
+    """Equal contexts of many sequences are not cut."""
+    from lorafleet_engine.kernels.attention.kernel import spread_of
+
+    for sequences in (1, 16, 64, 256):
+        spread = spread_of(sequences)
+        assert 16 <= spread.more <= max(sequences, 16)
+        if sequences >= 64:
+            assert sequences * 4096 // spread.more >= 4096

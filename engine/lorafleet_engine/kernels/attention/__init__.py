@@ -1,28 +1,38 @@
-"""Attention over a paged cache: the ops as layers/ and runner/ call them."""
+"""Attention over a paged cache: the op as layers/ and runner/ call it, in the form that the device wants.
+
+A step's contexts are either gathered (GatheredContexts, the reference's) or listed as work for fixed kernels
+(ListedWork), once for all layers.
+"""
 
 import torch
 
 from lorafleet_engine.kernels.attention import reference
-from lorafleet_engine.kernels.attention.reference import CacheLayout, DecodeContexts, attend_prefill
+from lorafleet_engine.kernels.attention.contexts import CacheLayout, StepContexts
+from lorafleet_engine.kernels.attention.listed import ListedWork
+from lorafleet_engine.kernels.attention.reference import GatheredContexts
 
-__all__ = ["CacheLayout", "DecodeContexts", "attend_decode", "attend_prefill", "decode_contexts"]
+__all__ = ["AttentionWork", "CacheLayout", "StepContexts", "attend", "attention_work"]
 
-
-def decode_contexts(
-    tables: torch.Tensor, lengths: torch.Tensor, layout: CacheLayout, dtype: torch.dtype
-) -> DecodeContexts:
-    """Prepare, once a step, what attend_decode reads: tables [D, P] int32 pages, lengths [D] int32 tokens (>= 1)."""
-    if tables.is_cuda:
-        return DecodeContexts(tables, lengths, layout, None, None)
-    return reference.decode_contexts(tables, lengths, layout, dtype)
+AttentionWork = GatheredContexts | ListedWork
 
 
-def attend_decode(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, contexts: DecodeContexts
-) -> torch.Tensor:
-    """One query token a sequence. query [D, heads, dim], keys and values [rows, kv_heads * dim]: [D, heads, dim]."""
-    if contexts.index is not None and contexts.bias is not None:
-        return reference.attend_decode(query, keys, values, contexts.index, contexts.bias)
+def attention_work(contexts: StepContexts, dtype: torch.dtype) -> AttentionWork:
+    """Prepare, once a step, what attend reads in every layer; `dtype` is that of query and cache."""
+    if contexts.pages.is_cuda:
+        from lorafleet_engine.kernels.attention import kernel
+
+        return kernel.list_work(contexts, dtype)
+    return reference.gathered(contexts, dtype)
+
+
+def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, work: AttentionWork) -> torch.Tensor:
+    """Causal attention of a step's tokens over what the cache holds, their own keys and values included.
+
+    query [T, heads, dim] has single tokens first, then the chunks; keys and values are [rows, kv_heads * dim], a
+    layer's views of the cache. Returns [T, heads, dim].
+    """
+    if isinstance(work, GatheredContexts):
+        return reference.attend(query, keys, values, work)
     from lorafleet_engine.kernels.attention import kernel
 
-    return kernel.attend_decode(query, keys, values, contexts)
+    return kernel.attend(query, keys, values, work)

@@ -1,7 +1,7 @@
 """Attention over a paged cache, in plain torch: the rows of a sequence are gathered, then attended to.
 
 The query heads that share a KV head are packed as query rows of that head, so that no key is ever repeated.
-All index tensors count rows of one layer's view of the cache; rows that do not exist must point at zeros.
+All index tensors count rows of one layer's view of the cache; rows that do not exist point at zeros.
 """
 
 from dataclasses import dataclass
@@ -9,46 +9,73 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-
-@dataclass(frozen=True, slots=True)
-class CacheLayout:
-    """Pages in a layer's view of the cache: `block` tokens each, `page_rows` rows apart, and which one is zeros."""
-
-    block: int
-    page_rows: int
-    zero_page: int
+from lorafleet_engine.kernels.attention.contexts import StepContexts
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeContexts:
-    """The contexts of D single tokens: pages, true lengths, and, where the reference runs, all their rows.
+class Chunk:
+    """Rows [start, start + count) of the query: index [C] their cache rows up to the chunk's end, bias [count, C]."""
 
-    index [D, C] names each sequence's cache rows, bias [D, 1, 1, C] is 0 where a row is the sequence's own and -inf
+    start: int
+    count: int
+    index: torch.Tensor
+    bias: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class GatheredContexts:
+    """A step's contexts with all their cache rows.
+
+    index [D, C] names each single token's cache rows, bias [D, 1, 1, C] is 0 where a row is the sequence's own and -inf
     elsewhere.
     """
 
-    tables: torch.Tensor
-    lengths: torch.Tensor
-    layout: CacheLayout
-    index: torch.Tensor | None
-    bias: torch.Tensor | None
+    decodes: int
+    index: torch.Tensor
+    bias: torch.Tensor
+    chunks: tuple[Chunk, ...]
 
 
-def decode_contexts(
-    tables: torch.Tensor, lengths: torch.Tensor, layout: CacheLayout, dtype: torch.dtype
-) -> DecodeContexts:
+def gathered(contexts: StepContexts, dtype: torch.dtype) -> GatheredContexts:
     """List the cache rows of every context, zeros past its end, with a bias that hides those."""
-    block = torch.arange(layout.block, device=tables.device, dtype=torch.int32)
-    rows = (tables[:, :, None] * layout.page_rows + block).flatten(1)
-    inside = torch.arange(rows.shape[1], device=tables.device) < lengths[:, None]
-    index = torch.where(inside, rows, layout.zero_page * layout.page_rows)
-    return DecodeContexts(tables, lengths, layout, index, hiding_bias(inside, dtype)[:, None, None, :])
+    lengths, layout = contexts.lengths, contexts.layout
+    token = torch.arange(int(lengths.max()) if contexts.decodes else 0, device=lengths.device)
+    inside = token < lengths[:, None]
+    place = contexts.table_starts[: contexts.decodes, None] + token // layout.block
+    pages = contexts.pages[place.where(inside, 0).long()].where(inside, layout.zero_page)
+    index = pages * layout.page_rows + torch.where(inside, token % layout.block, 0)
+    bias = _hiding(inside, dtype)[:, None, None, :]
+    return GatheredContexts(contexts.decodes, index, bias, _chunks(contexts, dtype))
 
 
-def hiding_bias(inside: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _chunks(contexts: StepContexts, dtype: torch.dtype) -> tuple[Chunk, ...]:
+    chunks, layout = [], contexts.layout
+    row = contexts.decodes
+    for number, (count, end) in enumerate(contexts.chunks):
+        token = torch.arange(end, device=contexts.pages.device)
+        table = contexts.pages[int(contexts.table_starts[contexts.decodes + number]) :]
+        index = table[token // layout.block] * layout.page_rows + token % layout.block
+        inside = token <= token[end - count :, None]
+        chunks.append(Chunk(row, count, index, _hiding(inside, dtype)))
+        row += count
+    return tuple(chunks)
+
+
+def _hiding(inside: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """0 where `inside` and -inf elsewhere."""
-    hidden = torch.full((), float("-inf"), device=inside.device, dtype=dtype)
-    return torch.where(inside, torch.zeros((), device=inside.device, dtype=dtype), hidden)
+    return torch.zeros(inside.shape, device=inside.device, dtype=dtype).masked_fill_(~inside, float("-inf"))
+
+
+def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, contexts: GatheredContexts) -> torch.Tensor:
+    """See the op."""
+    parts = []
+    if contexts.decodes:
+        single = query[: contexts.decodes]
+        parts.append(attend_decode(single, keys, values, contexts.index, contexts.bias))
+    for chunk in contexts.chunks:
+        own = query[chunk.start : chunk.start + chunk.count]
+        parts.append(attend_prefill(own, keys, values, chunk.index, chunk.bias))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def attend_decode(
@@ -56,7 +83,7 @@ def attend_decode(
 ) -> torch.Tensor:
     """One query token a sequence. query [D, heads, dim], keys and values [rows, kv_heads * dim]: [D, heads, dim].
 
-    index and bias as DecodeContexts has them.
+    index and bias as GatheredContexts has them.
     """
     count, heads, dim = query.shape
     kv_heads = keys.shape[1] // dim
