@@ -10,6 +10,8 @@ from lorafleet_engine.kernels.fp8 import reference
 pytestmark = pytest.mark.gpu
 
 SIZES = [pytest.param(3, 96, id="small"), (1, 3584), (64, 3584), (257, 18944)]
+PRODUCTS = [(1, 3584, 4608), (16, 3584, 37888), (3, 18944, 3584), (17, 18944, 3584), (64, 3584, 37888)]
+PRODUCTS += [(65, 18944, 3584), (256, 3584, 37888), (3, 576, 1536), (40, 3584, 4608)]
 DTYPES = [torch.float32, pytest.param(torch.bfloat16, id="bf16")]
 
 
@@ -40,7 +42,7 @@ def test_small_nan_reaches_every_number(device: torch.device) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="_scaled_mm is compiled code")
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize(("rows", "width", "outputs"), [(1, 3584, 4608), (17, 18944, 3584), (256, 3584, 37888)])
+@pytest.mark.parametrize(("rows", "width", "outputs"), PRODUCTS)
 def test_product(device: torch.device, rows: int, width: int, outputs: int, biased: bool) -> None:
     from lorafleet_engine.kernels.fp8 import kernel
 

@@ -12,7 +12,7 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return data [R, K] in e4m3 and scales [R, 1]. x [R, K]; a row with a NaN becomes NaN."""
     wide = x.float()
     scales = (wide.abs().amax(-1, keepdim=True) / LARGEST).clamp(min=LEAST_SCALE)
-    return (wide / scales).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), scales
+    return (wide * (1 / scales)).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), scales
 
 
 def scaled_linear(
