@@ -129,8 +129,21 @@ class MemoryState(Wire):
     kv_tokens_used: int
 
 
+class QualityState(Wire):
+    """What a quantised base does to one version on the probe set: relative L2 of its logits from those on the same base
+    unquantised, the share of `positions` with the same best token, and whether both are near enough (probe.py)."""
+
+    rel_l2: float
+    same_argmax: float
+    positions: int
+    passed: bool
+
+
 class VersionState(Wire):
-    """One version on one replica. `in_flight` counts running and waiting requests that pin it."""
+    """One version on one replica. `in_flight` counts running and waiting requests that pin it.
+
+    `quality` comes some seconds after the version on a quantised base, never on others.
+    """
 
     uid: str
     digest: Digest
@@ -141,6 +154,7 @@ class VersionState(Wire):
     in_flight: int = 0
     display: Display | None = None
     problem: Problem | None = None
+    quality: QualityState | None = None
 
     @property
     def key(self) -> str:

@@ -16,7 +16,7 @@ from lorafleet_contracts.admin import BaseState, Display, Problem, ProblemCode
 from lorafleet_contracts.probe import PROBES
 from lorafleet_engine.errors import JobError
 from lorafleet_engine.loader.messages import BaseFetched, ForMerge
-from lorafleet_engine.messages import MergeConfig
+from lorafleet_engine.messages import AdapterChecked, MergeConfig
 from lorafleet_engine.server.changes import ChangeLog
 from lorafleet_engine.server.loader_client import LoaderClient
 from lorafleet_engine.server.loop_client import LoopClient
@@ -55,7 +55,7 @@ class Engine:
         self.usage = UsageTable()
         self.metrics = Metrics()
         self.loader = loader
-        self.loop = LoopClient(self._on_loop_change, self._on_loop_ready)
+        self.loop = LoopClient(self._on_loop_change, self._on_loop_ready, self._on_checked)
         self.versions = Versions(Workers(loader, self.loop), self.changes, self.metrics)
         if settings.merge is not None:
             merge, display = settings.merge, Display(namespace=settings.merge.namespace, name=settings.merge.name)
@@ -160,6 +160,9 @@ class Engine:
         self.versions.settle_merged()
         if self._merge_blob is not None:
             self._merge_blob.unlink(missing_ok=True)
+
+    def _on_checked(self, checked: AdapterChecked) -> None:
+        self.versions.note_quality(checked)
 
     def _on_loop_change(self) -> None:
         self.changes.bump()

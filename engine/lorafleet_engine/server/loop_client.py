@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from lorafleet_engine.errors import ChildDiedError
 from lorafleet_engine.messages import (
+    AdapterChecked,
     AdapterLoaded,
     AdapterRejected,
     AdapterUnloaded,
@@ -41,11 +42,18 @@ Result = TypeVar("Result")
 
 
 class LoopClient:
-    """Owns the loop process. `on_change` is called after every state message, `on_ready` once it can serve."""
+    """Owns the loop process. `on_change` is called after every state message, `on_ready` once it can serve,
+    `on_checked` when a version was checked on a quantised base."""
 
-    def __init__(self, on_change: Callable[[], None], on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[], None],
+        on_ready: Callable[[], None],
+        on_checked: Callable[[AdapterChecked], None],
+    ) -> None:
         self._on_change = on_change
         self._on_ready = on_ready
+        self._on_checked = on_checked
         self._child: Child | None = None
         self._requests: dict[str, Callable[[News], None]] = {}
         self._loads: dict[VersionKey, asyncio.Future[AdapterLoaded | AdapterRejected]] = {}
@@ -143,6 +151,8 @@ class LoopClient:
                 _resolve(self._loads.pop(message.key, None), message)
             case AdapterUnloaded():
                 _resolve(self._unloads.pop(message.key, None), message)
+            case AdapterChecked():
+                self._on_checked(message)
             case LoopState():
                 self.state = message
                 self._on_change()

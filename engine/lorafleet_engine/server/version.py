@@ -1,11 +1,17 @@
 """One version of this engine as the api process knows it. Kept by versions.py, read by the ports; decides nothing."""
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 
-from lorafleet_contracts.admin import Display, Problem, Tier, VersionPhase, VersionState
+from lorafleet_contracts.admin import Display, Problem, QualityState, Tier, VersionPhase, VersionState
 from lorafleet_contracts.names import version_key
+from lorafleet_contracts.probe import QUANTISED_REL_L2, QUANTISED_SAME_ARGMAX
 from lorafleet_engine.loader.eviction import Usage
+from lorafleet_engine.messages import Quality
+
+NOT_FINITE = 1e9
+"""JSON has no number for a distance from logits that are not finite."""
 
 
 @dataclass(slots=True)
@@ -33,6 +39,7 @@ class Version:
     unwanted: bool = False
     template: str | None = None
     merged: bool = False
+    quality: QualityState | None = None
     usage: Usage = field(default_factory=lambda: Usage(0, 0))
     rising: asyncio.Task[None] | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -69,4 +76,12 @@ class Version:
             in_flight=self.requests,
             display=self.display,
             problem=self.problem,
+            quality=self.quality,
         )
+
+
+def judge_quality(found: Quality) -> QualityState:
+    """What the state port says about a version on a quantised base, by the contract's measure."""
+    passed = found.rel_l2 <= QUANTISED_REL_L2 and found.same_argmax >= QUANTISED_SAME_ARGMAX
+    distance = found.rel_l2 if math.isfinite(found.rel_l2) else NOT_FINITE
+    return QualityState(rel_l2=distance, same_argmax=found.same_argmax, positions=found.positions, passed=passed)

@@ -13,12 +13,19 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from lorafleet_contracts.admin import Problem, ProblemCode, Tier, VersionPhase, VersionRequest, VersionState
+from lorafleet_contracts.admin import (
+    Problem,
+    ProblemCode,
+    Tier,
+    VersionPhase,
+    VersionRequest,
+    VersionState,
+)
 from lorafleet_contracts.names import version_key
 from lorafleet_engine.errors import JobError
 from lorafleet_engine.loader.eviction import Held, choose_victims
 from lorafleet_engine.loader.messages import ForMerge, Packed
-from lorafleet_engine.messages import AdapterLoaded, AdapterRejected
+from lorafleet_engine.messages import AdapterChecked, AdapterLoaded, AdapterRejected
 from lorafleet_engine.server.changes import ChangeLog
 from lorafleet_engine.server.loader_client import LoaderClient
 from lorafleet_engine.server.loop_client import LoopClient
@@ -26,7 +33,7 @@ from lorafleet_engine.server.metrics import Metrics
 from lorafleet_engine.server.problems import make_problem, problem_of
 from lorafleet_engine.server.template_runner import TemplateRunner
 from lorafleet_engine.server.templates import TemplateError
-from lorafleet_engine.server.version import Version
+from lorafleet_engine.server.version import Version, judge_quality
 
 logger = logging.getLogger(__name__)
 PutOutcome = Literal["present", "loaded", "fetching"]
@@ -142,6 +149,15 @@ class Versions:
             yield
         finally:
             self._count(version, -1)
+
+    def note_quality(self, checked: AdapterChecked) -> None:
+        """What the loop found out about a version on a quantised base."""
+        version = self._versions.get(checked.key)
+        if version is None:
+            return
+        version.quality = judge_quality(checked.quality)
+        version.seq = self._changes.bump()
+        logger.info("%s on the quantised base: %s", version.key, version.quality)
 
     def states_since(self, seq: int) -> list[VersionState]:
         """Versions changed after `seq`."""
