@@ -8,7 +8,7 @@ Formulas: docs/capacity.md names the source of each one.
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 KV_BLOCK_TOKENS = 16
@@ -75,6 +75,30 @@ class BaseDoesNotFitError(ValueError):
         super().__init__(f"the base model needs {needed} bytes before any adapter or KV cache; {available} are usable")
         self.needed = needed
         self.available = available
+
+
+class ShardError(ValueError):
+    """A model cannot be split evenly over so many GPUs."""
+
+
+def shard_shape(shape: ModelShape, tensor_parallel: int) -> ModelShape:
+    """What one of `tensor_parallel` GPUs holds: its share of the heads and of the feed-forward; embedding, head, norms
+    and stream whole. Every sum of this file is per GPU for such a shape. Raises ShardError, with the numbers, unless
+    each GPU gets whole heads of keys and values and the same width."""
+    parts = {
+        "heads": shape.heads,
+        "heads of keys and values": shape.kv_heads,
+        "feed-forward columns": shape.intermediate,
+    }
+    uneven = [f"{count} {name}" for name, count in parts.items() if tensor_parallel < 1 or count % tensor_parallel]
+    if uneven:
+        raise ShardError(f"tensorParallel {tensor_parallel} does not divide the base's {' and '.join(uneven)}")
+    return replace(
+        shape,
+        heads=shape.heads // tensor_parallel,
+        kv_heads=shape.kv_heads // tensor_parallel,
+        intermediate=shape.intermediate // tensor_parallel,
+    )
 
 
 def rank_unit_parameters(shape: ModelShape, modules: Iterable[str] = PROJECTIONS, tensor_parallel: int = 1) -> int:

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from lorafleet_contracts import capacity
-from lorafleet_contracts.capacity import BaseDoesNotFitError, ModelShape
+from lorafleet_contracts.capacity import BaseDoesNotFitError, ModelShape, ShardError
 
 QWEN = ModelShape(
     layers=28,
@@ -37,6 +37,22 @@ def test_rank_unit_parameters() -> None:
 
 def test_rank_unit_parameters_at_tensor_parallel_two() -> None:
     assert capacity.rank_unit_parameters(QWEN, tensor_parallel=2) == 57_600 * 28
+
+
+def test_a_shard_counts_as_a_model_of_its_own() -> None:
+    """Weights of the projections halve, embedding, head and norms stay whole; KV halves; a rank costs what the formula
+    for two GPUs says."""
+    half = capacity.shard_shape(QWEN, 2)
+    whole = 2 * 152064 * 3584 + 28 * 2 * 3584 + 3584
+    assert (half.heads, half.kv_heads, half.intermediate, half.hidden) == (14, 2, 9472, 3584)
+    assert capacity.weight_parameters(half) - whole == (capacity.weight_parameters(QWEN) - whole) // 2
+    assert capacity.kv_bytes_per_token(half) == 57_344 // 2
+    assert capacity.rank_unit_parameters(half) == capacity.rank_unit_parameters(QWEN, tensor_parallel=2)
+
+
+def test_an_uneven_shard_is_refused_with_the_numbers() -> None:
+    with pytest.raises(ShardError, match=r"tensorParallel 8 does not divide the base's 28 heads and 4 heads of keys"):
+        capacity.shard_shape(QWEN, 8)
 
 
 def test_rank_unit_parameters_of_square_attention() -> None:
