@@ -1,8 +1,8 @@
-"""The start of the child processes: `python -m lorafleet_engine.child {loop|loader|templates} FD PARENT LEVEL`.
+"""The start of the children: `python -m lorafleet_engine.child {loop|follower|loader|templates} FD PARENT LEVEL`.
 
-Run by server/children.py. LEVEL is the log level, PARENT the api's process id, FD the child's end of a socket pair that
-speaks multiprocessing's Connection framing; the first message is the child's config. A child dies with its parent
-(PR_SET_PDEATHSIG, and the end of the pipe) and leaves signals to it.
+Run by server/children.py, a follower by parallel/gang.py. LEVEL is the log level, PARENT the id of the process that
+started it, FD the child's end of a socket pair that speaks multiprocessing's Connection framing; the first message is
+the child's config. A child dies with its parent (PR_SET_PDEATHSIG, and the end of the pipe) and leaves signals to it.
 """
 
 import ctypes
@@ -32,6 +32,10 @@ def main(arguments: list[str]) -> None:
         from lorafleet_engine.template_process import run_templates
 
         run_templates(connection)
+    elif name == "follower":
+        from lorafleet_engine.parallel.follower import run_follower
+
+        run_follower(connection)
     else:
         from lorafleet_engine.loop import run_loop  # torch takes seconds: imported while the base is being fetched
 

@@ -7,6 +7,7 @@ EngineError
 ├── BrokenAdapterError         an adapter's files are missing, damaged or contradict each other or the base (reasons)
 ├── ParityError                a merged adapter does not answer as it does unmerged, with the figures
 ├── DoesNotFitError            not enough memory of some kind, with the numbers
+├── PeerLostError              another process of a tensor-parallel engine is gone, with its last words
 ├── SettingsError              an environment variable is missing or wrong: the process ends at once
 ├── ChildDiedError             the loop process is gone: the engine ends and the container restarts
 └── JobError                   a job of the loader, or a load, failed; carries the code of the problem document
@@ -59,6 +60,10 @@ class DoesNotFitError(EngineError):
         self.what = what
         self.needed = needed
         self.free = free
+
+
+class PeerLostError(EngineError):
+    """Another process of a tensor-parallel engine has ended, or does not come: the engine cannot go on."""
 
 
 class SettingsError(EngineError):

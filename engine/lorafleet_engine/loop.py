@@ -4,14 +4,17 @@ Runs in a process of its own, started by child.py; tests drive it through a Mail
 hashes or packs, and it waits for messages only while nothing is live.
 """
 
+import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Protocol
 
 from lorafleet_contracts.capacity import BaseDoesNotFitError
-from lorafleet_engine.errors import EngineError
+from lorafleet_engine.errors import EngineError, PeerLostError
 from lorafleet_engine.messages import (
     AdapterLoaded,
     AdapterRejected,
@@ -47,6 +50,9 @@ from lorafleet_engine.versions import VersionKeeper
 LOADING_WAIT_S = 0.001
 """How long an idle loop waits for messages while a load is under way, before it looks after the load again."""
 
+PEER_WORDS_S = 5.0
+"""How long the loop waits to be ended by what is known of a peer that it has lost."""
+
 
 class Mailbox(Protocol):
     """The loop's end of its pipe."""
@@ -61,10 +67,11 @@ class Mailbox(Protocol):
 
 
 class PipeMailbox:
-    """A Mailbox over multiprocessing's Connection."""
+    """A Mailbox over multiprocessing's Connection. Other threads may send, too."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._lock = threading.Lock()
 
     def receive(self, wait_s: float) -> list[ToLoop]:
         """See Mailbox."""
@@ -75,22 +82,36 @@ class PipeMailbox:
 
     def send(self, message: FromLoop) -> None:
         """See Mailbox."""
-        self._connection.send(message)
+        with self._lock:
+            self._connection.send(message)
 
 
 def run_loop(connection: Connection, settings: LoopConfig) -> None:
     """Load the model, then serve until Shutdown or the end of the pipe. Errors go out as LoopFailed first."""
     mailbox = PipeMailbox(connection)
+    core: EngineCore | None = None
     try:
-        core = start_engine(settings)
+        core = start_engine(settings, partial(_lose, mailbox))
         EngineLoop(core, mailbox, settings.state_interval_s, checker=make_checker(core, settings)).run()
     except (EOFError, BrokenPipeError):
         return
+    except PeerLostError as error:
+        time.sleep(PEER_WORDS_S)  # the thread that waits for the peer knows more, and ends this process
+        mailbox.send(LoopFailed(str(error)))
     except (EngineError, BaseDoesNotFitError) as error:
         mailbox.send(LoopFailed(str(error)))
     except Exception as error:
         mailbox.send(LoopFailed(f"{type(error).__name__}: {error}"))
         raise
+    finally:
+        if core is not None:
+            core.close()
+
+
+def _lose(mailbox: PipeMailbox, message: str) -> None:
+    """End this process: a step that waits for a lost peer never ends."""
+    mailbox.send(LoopFailed(f"tensor parallelism: {message}"))
+    os._exit(1)
 
 
 class EngineLoop:

@@ -54,7 +54,8 @@ class LoopConfig:
     means `utilization_percent` of the device's memory. `threads` is for CPU kernels. `limits` None means what suits the
     device: short steps on a CPU, wide ones on a GPU. `quantization` is that of the base's projections. With `merge` the
     weights are the base's plus one adapter, and a request without an adapter is answered by both. `probes` are token
-    ids: a merged adapter, and on a quantised base every adapter, is checked on them.
+    ids: a merged adapter, and on a quantised base every adapter, is checked on them. `tensor_parallel` processes share
+    the model, on as many CUDA devices; `memory_bytes` is then that of all of them together.
     """
 
     model_dir: str
@@ -69,6 +70,7 @@ class LoopConfig:
     state_interval_s: float = 0.5
     merge: MergeConfig | None = None
     probes: tuple[tuple[int, ...], ...] = ()
+    tensor_parallel: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import os
 
 from lorafleet_contracts.capacity import PROJECTIONS
 from lorafleet_engine.errors import DoesNotFitError
-from lorafleet_engine.memory.geometry import blob_bytes
+from lorafleet_engine.memory.geometry import blob_bytes, pool_geometry
 from lorafleet_engine.memory.pages import Owner
 from lorafleet_engine.memory.residency import Resident
 from lorafleet_engine.messages import (
@@ -33,7 +33,9 @@ class VersionKeeper:
 
     def __init__(self, core: EngineCore) -> None:
         self._core = core
-        self._copier = make_copier(core.runner.pool)
+        pool, whole = core.runner.pool, core.config.shape
+        self._copier = make_copier(pool) if core.team is None else core.team.copier(pool, whole)
+        self._whole = pool_geometry(whole, core.geometry.dtype_bytes)
 
     @property
     def pages(self) -> int:
@@ -102,9 +104,10 @@ class VersionKeeper:
     def _place(self, key: VersionKey, blob: BlobRef) -> Resident:
         """Take pages and rows. Raises DoesNotFitError, having changed nothing but preempted KV."""
         pages = self._core.geometry.pages_of(blob.module_ranks)
-        self._core.residency.check(blob.bytes, pages, blob.rank)
+        size = blob_bytes(self._core.geometry, blob.module_ranks)
+        self._core.residency.check(size, pages, blob.rank)
         self._core.scheduler.make_room(pages)
-        resident = self._core.residency.place(key, blob.bytes, pages, blob.rank)
+        resident = self._core.residency.place(key, size, pages, blob.rank)
         resident.loading = True
         return resident
 
@@ -131,7 +134,7 @@ class VersionKeeper:
             return "rank_above_limit", f"rank {blob.rank} is above {limit}, the most ranks of one step"
         if blob.rank < 1 or blob.rank != max(max(ranks) for ranks in blob.module_ranks):
             return "bad_blob", f"rank {blob.rank} is not the largest of the module ranks"
-        expected = blob_bytes(core.geometry, blob.module_ranks)
+        expected = blob_bytes(self._whole, blob.module_ranks)
         if blob.bytes != expected:
             return "bad_blob", f"{blob.path} does not hold the {expected} bytes that its ranks need"
         return None

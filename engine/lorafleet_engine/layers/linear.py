@@ -1,18 +1,24 @@
 """A group of projections with one input and their LoRA: the one place where adapters enter the model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
 from lorafleet_engine.kernels.lora import LoraRows, apply_lora, begin_lora
 from lorafleet_engine.layers.weight import Weight
 
+Reduce: TypeAlias = Callable[[torch.Tensor], None]
+"""Adds up a tensor over all GPUs that hold a part of the model, in place."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProjectionGroup:
     """Projections stacked along their outputs: weight [sum(widths), K], bias or None.
 
-    `layer` and `group` say which part of the step's LoraRows belongs to it.
+    `layer` and `group` say which part of the step's LoraRows belongs to it. With `reduce` this is one GPU's share of
+    the inputs: what it and its LoRA give is added up over the GPUs.
     """
 
     weight: Weight
@@ -20,6 +26,7 @@ class ProjectionGroup:
     widths: tuple[int, ...]
     layer: int
     group: int
+    reduce: Reduce | None = None
 
     def __call__(self, x: torch.Tensor, lora: LoraRows | None) -> torch.Tensor:
         """x [T, K] -> [T, sum(widths)]."""
@@ -28,4 +35,6 @@ class ProjectionGroup:
         out = self.weight(x, self.bias)
         if lora is not None:
             apply_lora(out, x, lora, (self.layer, self.group), self.widths)
+        if self.reduce is not None:
+            self.reduce(out)
         return out

@@ -6,11 +6,11 @@ from dataclasses import dataclass, fields, is_dataclass
 import torch
 import torch.nn.functional as F
 
-from lorafleet_contracts.capacity import ModelShape
+from lorafleet_contracts.capacity import ROW_PARALLEL, ModelShape
 from lorafleet_engine.kernels.rope import Heads
 from lorafleet_engine.layers.attention import Attention
 from lorafleet_engine.layers.batch import ForwardBatch
-from lorafleet_engine.layers.linear import ProjectionGroup
+from lorafleet_engine.layers.linear import ProjectionGroup, Reduce
 from lorafleet_engine.layers.mlp import GatedMlp
 from lorafleet_engine.layers.norm import HeadNorms, RmsNorm
 from lorafleet_engine.layers.weight import DenseWeight, MakeWeight
@@ -59,24 +59,29 @@ class Decoder:
         return F.linear(normed, self.head)
 
 
-def build_decoder(config: ModelConfig, source: WeightSource, make_weight: MakeWeight = DenseWeight) -> Decoder:
-    """Wire the tensors of `source`; `make_weight` decides how projections are held, all else stays as it is.
+def build_decoder(
+    config: ModelConfig, source: WeightSource, make_weight: MakeWeight = DenseWeight, reduce: Reduce | None = None
+) -> Decoder:
+    """Wire the tensors of `source`; `make_weight` decides how projections are held, all else stays as it is. `reduce`
+    adds up over the GPUs where `config` and `source` are one GPU's share (see shards.py).
 
     Raises BrokenModelError for a missing tensor or another shape.
     """
     shape = config.shape
     embedding = source.get("model.embed_tokens.weight", (shape.vocab, shape.hidden))
-    layers = tuple(build_layer(config, source, make_weight, number) for number in range(shape.layers))
+    layers = tuple(build_layer(config, source, make_weight, number, reduce) for number in range(shape.layers))
     norm = RmsNorm(source.get("model.norm.weight", (shape.hidden,)), config.norm_eps)
     head = embedding if shape.tied_embeddings else source.get("lm_head.weight", (shape.vocab, shape.hidden))
     return Decoder(embedding, layers, norm, head)
 
 
-def build_layer(config: ModelConfig, source: WeightSource, make_weight: MakeWeight, number: int) -> DecoderLayer:
+def build_layer(
+    config: ModelConfig, source: WeightSource, make_weight: MakeWeight, number: int, reduce: Reduce | None = None
+) -> DecoderLayer:
     """Wire one layer, as build_decoder does."""
     shape, prefix = config.shape, f"model.layers.{number}"
     qkv, output, gate_up, down = (
-        _build_group(shape, source, make_weight, (number, group)) for group in range(len(GROUPS))
+        _build_group(shape, source, make_weight, (number, group), reduce) for group in range(len(GROUPS))
     )
 
     def norm(name: str, width: int) -> RmsNorm:
@@ -91,7 +96,7 @@ def build_layer(config: ModelConfig, source: WeightSource, make_weight: MakeWeig
 
 
 def _build_group(
-    shape: ModelShape, source: WeightSource, make_weight: MakeWeight, place: tuple[int, int]
+    shape: ModelShape, source: WeightSource, make_weight: MakeWeight, place: tuple[int, int], reduce: Reduce | None
 ) -> ProjectionGroup:
     layer, group = place
     modules = GROUPS[group]
@@ -103,7 +108,9 @@ def _build_group(
     bias = None
     if (shape.attention_bias, shape.output_bias, False, False)[group]:
         bias = _stack([source.get(f"{name}.bias", (fan_out,)) for name, (_, fan_out) in zip(names, sizes, strict=True)])
-    return ProjectionGroup(make_weight(_stack(weights)), bias, tuple(fan_out for _, fan_out in sizes), layer, group)
+    widths = tuple(fan_out for _, fan_out in sizes)
+    partial = reduce if modules[0] in ROW_PARALLEL else None
+    return ProjectionGroup(make_weight(_stack(weights)), bias, widths, layer, group, partial)
 
 
 def refill_layers(decoder: Decoder, config: ModelConfig, source: WeightSource, make_weight: MakeWeight) -> None:

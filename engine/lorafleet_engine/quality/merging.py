@@ -17,6 +17,8 @@ from lorafleet_engine.model.config import ModelConfig, read_config
 from lorafleet_engine.model.decoder import refill_layers
 from lorafleet_engine.model.merged import Matrices, MergedSource, of_layer, unpack_blob
 from lorafleet_engine.model.weights import SafetensorsSource, WeightSource
+from lorafleet_engine.parallel.gang import Lost, ignore
+from lorafleet_engine.parallel.start import start_team
 from lorafleet_engine.quality.probes import Probes, distance, engine_logits, plain_logits, usable_probes
 from lorafleet_engine.quality.reference import PlainModel
 from lorafleet_engine.runner.assembly import FORMS, EngineCore, start_core
@@ -26,8 +28,11 @@ EXACT = 1e-5
 KEY = "merged"
 
 
-def start_engine(settings: LoopConfig) -> EngineCore:
-    """Assemble the engine that `settings` describe, merged or not. Raises what the two ways raise."""
+def start_engine(settings: LoopConfig, lost: Lost = ignore) -> EngineCore:
+    """Assemble the engine that `settings` describe, over several processes or alone, merged or not. Raises what these
+    ways raise. `lost` see start_team."""
+    if settings.tensor_parallel > 1:
+        return start_team(settings, lost)
     return start_core(settings) if settings.merge is None else start_merged(settings, settings.merge)
 
 

@@ -7,6 +7,7 @@ import torch
 
 from lorafleet_contracts.capacity import usable_bytes
 from lorafleet_engine.errors import DoesNotFitError, UnsupportedModelError
+from lorafleet_engine.layers.linear import Reduce
 from lorafleet_engine.layers.weight import DenseWeight, MakeWeight, make_fp8
 from lorafleet_engine.memory.budget import MemoryPlan, plan_engine_memory
 from lorafleet_engine.memory.geometry import RESERVED_PAGES, PoolGeometry, pool_geometry
@@ -15,9 +16,11 @@ from lorafleet_engine.memory.residency import Residency
 from lorafleet_engine.messages import LoopConfig, Parity, Quantization, StepLimits
 from lorafleet_engine.model.config import ModelConfig, read_config
 from lorafleet_engine.model.decoder import build_decoder
+from lorafleet_engine.model.shards import WHOLE, Shard, ShardedSource
 from lorafleet_engine.model.weights import SafetensorsSource, WeightSource
 from lorafleet_engine.runner.pool import DTYPES, DevicePool
 from lorafleet_engine.runner.runner import Runner
+from lorafleet_engine.runner.team import Team
 from lorafleet_engine.scheduler.scheduler import Scheduler
 
 DEFAULT_LIMITS = {"cpu": StepLimits(tokens=160, sequences=32), "cuda": StepLimits(tokens=2048, sequences=256)}
@@ -43,8 +46,22 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """This process's share of a model that several hold, and how sums are taken over all of them; rank 0's has the
+    `team` of the others."""
+
+    shard: Shard = WHOLE
+    add_up: Reduce | None = None
+    team: Team | None = None
+
+
+ALONE = Part()
+
+
+@dataclass(frozen=True, slots=True)
 class EngineCore:
-    """What a loop drives. All of it belongs to the loop's thread. `parity` is that of a merged adapter."""
+    """What a loop drives. All of it belongs to the loop's thread. `parity` is that of a merged adapter. `config` is the
+    whole model's; geometry, plan and runner are those of this process's share, as are the bytes of `residency`."""
 
     config: ModelConfig
     placement: Placement
@@ -55,39 +72,58 @@ class EngineCore:
     scheduler: Scheduler
     runner: Runner
     parity: Parity | None = None
+    team: Team | None = None
+
+    def close(self) -> None:
+        """End the processes that share the model, if there are any."""
+        if self.team is not None:
+            self.team.close()
 
 
-def assemble(config: ModelConfig, source: WeightSource, placement: Placement) -> EngineCore:
-    """Plan the memory, then build the model and allocate the pool.
+def assemble(config: ModelConfig, source: WeightSource, placement: Placement, part: Part = ALONE) -> EngineCore:
+    """Plan the memory, then build the model, or its `part`, and allocate the pool.
 
     Raises BaseDoesNotFitError or DoesNotFitError before anything is allocated, BrokenModelError from `source`.
     """
+    own = part.shard.config(config)
     dtype_bytes = torch.empty(0, dtype=placement.dtype).element_size()
-    geometry = pool_geometry(config.shape, dtype_bytes)
+    geometry = pool_geometry(own.shape, dtype_bytes)
     limits, length = placement.limits, placement.max_model_len
     fp8 = placement.quantization == "fp8"
-    plan = plan_engine_memory(config.shape, geometry, limits, length, placement.usable, fp8=fp8)
+    plan = plan_engine_memory(own.shape, geometry, limits, length, placement.usable, fp8=fp8)
     pages = PagePool(plan.pages, RESERVED_PAGES)
     residency = Residency(pages, plan.budget.adapters, plan.table_rows, plan.kv_floor)
-    decoder = build_decoder(config, source, FORMS[placement.quantization])
+    tensors = source if part.shard.size == 1 else ShardedSource(source, part.shard)
+    decoder = build_decoder(own, tensors, FORMS[placement.quantization], part.add_up)
     pool = DevicePool(geometry, plan.pages, plan.table_rows, placement.device, placement.dtype)
-    runner = Runner(config, decoder, pool, geometry, limits, max_model_len=length)
-    return EngineCore(config, placement, geometry, plan, pages, residency, Scheduler(limits, pages), runner)
+    runner = Runner(own, decoder, pool, geometry, limits, max_model_len=length, team=part.team)
+    scheduler = Scheduler(limits, pages)
+    return EngineCore(config, placement, geometry, plan, pages, residency, scheduler, runner, team=part.team)
 
 
-def start_core(settings: LoopConfig) -> EngineCore:
-    """Assemble the engine that `settings` describe. Raises EngineError or BaseDoesNotFitError with the numbers."""
-    torch.set_num_threads(settings.threads)
-    device, dtype = torch.device(settings.device), DTYPES[settings.dtype]
+def start_core(settings: LoopConfig, part: Part = ALONE) -> EngineCore:
+    """Assemble the engine that `settings` describe, or a part of it. Raises EngineError or BaseDoesNotFitError with the
+    numbers."""
+    torch.set_num_threads(max(settings.threads // part.shard.size, 1))
+    device, dtype = device_of(settings, part.shard), DTYPES[settings.dtype]
     config = read_config(Path(settings.model_dir))
     config.check_length(settings.max_model_len)
     limits = settings.limits or DEFAULT_LIMITS[settings.device]
     if settings.quantization == "fp8":
         check_fp8(device, dtype)
-    usable, length = _usable(settings, device), settings.max_model_len
+    usable, length = _usable(settings, device, part.shard.size), settings.max_model_len
     placement = Placement(device, dtype, usable, length, limits, settings.quantization)
     with SafetensorsSource(Path(settings.model_dir), device, dtype) as source:
-        return assemble(config, source, placement)
+        return assemble(config, source, placement, part)
+
+
+def device_of(settings: LoopConfig, shard: Shard) -> torch.device:
+    """The device of a share, which is made the current one."""
+    if settings.device != "cuda" or shard.size == 1:
+        return torch.device(settings.device)
+    device = torch.device("cuda", shard.rank)
+    torch.cuda.set_device(device)
+    return device
 
 
 def check_fp8(device: torch.device, dtype: torch.dtype) -> None:
@@ -103,10 +139,14 @@ def check_fp8(device: torch.device, dtype: torch.dtype) -> None:
         raise UnsupportedModelError([f"quantization fp8 answers in bfloat16 on CUDA, not in {dtype}"])
 
 
-def _usable(settings: LoopConfig, device: torch.device) -> int:
+def _usable(settings: LoopConfig, device: torch.device, parts: int) -> int:
+    """Bytes of one of so many equal parts: all must plan the same, so the smallest device decides."""
     if settings.memory_bytes is not None:
-        return settings.memory_bytes
+        return settings.memory_bytes // parts
     if device.type != "cuda":
         raise DoesNotFitError("LoopConfig.memory_bytes, which a CPU engine must be given", 1, 0)
-    _, total = torch.cuda.mem_get_info(device)
+    if parts > 1:
+        total = min(torch.cuda.get_device_properties(rank).total_memory for rank in range(parts))
+    else:
+        _, total = torch.cuda.mem_get_info(device)
     return usable_bytes(total, settings.utilization_percent)

@@ -1,6 +1,7 @@
 """Runs one planned step on the device. Owned by the loop's thread; nothing else touches the device."""
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from lorafleet_engine.kernels.lora import FEW_TOKENS, RANK_TILE, TOKEN_TILE, uses_tiles
@@ -14,6 +15,7 @@ from lorafleet_engine.runner.inputs import InputBuilder
 from lorafleet_engine.runner.lora_work import LoraWork, lora_work, most_work, token_tile
 from lorafleet_engine.runner.packing import ALIGNMENT, StepShape, exact_shape, pack
 from lorafleet_engine.runner.pool import DevicePool
+from lorafleet_engine.runner.team import Team
 from lorafleet_engine.scheduler.sequence import StepPlan
 
 
@@ -29,9 +31,11 @@ class Runner:
         limits: StepLimits,
         *,
         max_model_len: int,
+        team: Team | None = None,
     ) -> None:
         self.pool = pool
         self.decoder = decoder
+        self._team = team
         self._geometry = geometry
         self._limits = limits
         self._most_pages = pages_for_tokens(max_model_len)
@@ -69,6 +73,16 @@ class Runner:
         self._send(plan, work, shape)
         return self._forward(self._packed[: shape.size], shape)[: exact.samples]
 
+    @torch.inference_mode()
+    def follow(self, ints: npt.NDArray[np.int32], shape: StepShape) -> None:
+        """Run a step that another process of a Team has packed."""
+        self._ints[: shape.size] = ints
+        self._packed[: shape.size].copy_(self._host[: shape.size], non_blocking=True)
+        if self._graphs is None or shape.chunks:
+            self._forward(self._packed[: shape.size], shape)
+        else:
+            self._graphs.run(shape)
+
     def _forward(self, packed: torch.Tensor, shape: StepShape) -> torch.Tensor:
         return self.decoder(self._inputs.build(packed, shape))
 
@@ -76,6 +90,8 @@ class Runner:
         """Pack the plan and copy it to the device in one go."""
         ints: np.ndarray[tuple[int], np.dtype[np.int32]] = self._ints[: shape.size]
         pack(plan, work, shape, self._geometry, ints)
+        if self._team is not None:
+            self._team.step(ints, shape)
         self._packed[: shape.size].copy_(self._host[: shape.size], non_blocking=True)
 
     def _largest_step(self, max_model_len: int) -> int:

@@ -71,8 +71,13 @@ class LoopDriver:
         self._blobs.mkdir(exist_ok=True)
         path = self._blobs / f"{len(list(self._blobs.iterdir()))}.blob"
         blob = pack_adapter(adapter_dir, self.core.config.shape, dtype).write(path)
-        self.post(LoadAdapter(key, blob))
-        return next(m for m in reversed(self.mailbox.outbox) if isinstance(m, AdapterLoaded | AdapterRejected))
+        news = self.post(LoadAdapter(key, blob))
+        for _ in range(100_000):
+            for message in news:
+                if isinstance(message, AdapterLoaded | AdapterRejected) and message.key == key:
+                    return message
+            news = self.post()
+        raise AssertionError("the load does not finish")
 
     def post(self, *messages: ToLoop) -> list[FromLoop]:
         """Send messages, take one turn, and return what came of it."""

@@ -1,0 +1,27 @@
+"""What runner/ and versions.py ask of the other processes of a tensor-parallel engine; parallel/ has them."""
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lorafleet_contracts.capacity import ModelShape
+from lorafleet_engine.runner.copier import Copier
+from lorafleet_engine.runner.packing import StepShape
+from lorafleet_engine.runner.pool import DevicePool
+
+
+class Team(Protocol):
+    """They do what this process does: each call comes right before this process does it itself."""
+
+    def step(self, ints: npt.NDArray[np.int32], shape: StepShape) -> None:
+        """A packed step is run."""
+        ...
+
+    def copier(self, pool: DevicePool, whole: ModelShape) -> Copier:
+        """Brings versions for a model of `whole` shape to every device: into `pool` here, into the same pages there."""
+        ...
+
+    def close(self) -> None:
+        """End them."""
+        ...
