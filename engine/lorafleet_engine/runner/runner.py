@@ -76,6 +76,8 @@ class Runner:
     @torch.inference_mode()
     def follow(self, ints: npt.NDArray[np.int32], shape: StepShape) -> None:
         """Run a step that another process of a Team has packed."""
+        if self._graphs is not None:
+            torch.cuda.current_stream().synchronize()  # the last step's ints may still be on their way
         self._ints[: shape.size] = ints
         self._packed[: shape.size].copy_(self._host[: shape.size], non_blocking=True)
         if self._graphs is None or shape.chunks:
