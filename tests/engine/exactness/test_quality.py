@@ -1,5 +1,6 @@
 """On a base rounded to 8 bits every adapter is checked beside the traffic, against the same base unrounded."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,7 @@ def checks(driver: LoopDriver, count: int) -> list[AdapterChecked]:
         if len(found) >= count:
             return found
         driver.loop.turn()
+        time.sleep(0.001)
     raise AssertionError("no answer")
 
 
