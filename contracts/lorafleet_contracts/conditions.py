@@ -20,6 +20,7 @@ class ConditionType(StrEnum):
     VERIFIED = "Verified"
     PLACED = "Placed"
     DEGRADED = "Degraded"
+    QUALITY_CHECKED = "QualityChecked"
 
 
 class Reason(StrEnum):
@@ -39,6 +40,9 @@ class Reason(StrEnum):
     SUSPENDED = "Suspended"
     OLD_VERSION_SERVES = "OldVersionServes"
     NOT_SERVING = "NotServing"
+    CHECKING_QUALITY = "CheckingQuality"
+    QUALITY_KEPT = "QualityKept"
+    QUALITY_LOST = "QualityLost"
     # the user must act
     POOL_NOT_FOUND = "PoolNotFound"
     NAMESPACE_NOT_ALLOWED = "NamespaceNotAllowed"

@@ -29,7 +29,10 @@ DigestRule = rules(
         "baseModel.digest is immutable: create a new LoraPool instead",
     )
 )
-DtypeRule = rules(("self.device != 'CPU' || self.dtype == 'float32'", "device: CPU needs dtype: float32"))
+DtypeRule = rules(
+    ("self.device != 'CPU' || self.dtype == 'float32'", "device: CPU needs dtype: float32"),
+    ("self.quantization == 'None' || self.dtype == 'bfloat16'", "quantization: FP8 needs dtype: bfloat16"),
+)
 
 
 class BaseModelSource(Resource):
@@ -93,10 +96,14 @@ class EnginePod(Resource):
 
 
 class EngineSpec(Resource):
-    """How the engine runs. `device: Auto` takes CUDA when the pod asks for a GPU resource, else the CPU."""
+    """How the engine runs. `device: Auto` takes CUDA when the pod asks for a GPU resource, else the CPU.
+
+    `quantization: FP8` rounds the base's projections to 8 bits; an adapter's QualityChecked says what that does to it.
+    """
 
     device: Literal["Auto", "CPU", "CUDA"] = "Auto"
     dtype: Annotated[Literal["bfloat16", "float32"], Field(json_schema_extra=Immutable)] = "bfloat16"
+    quantization: Annotated[Literal["None", "FP8"], Field(json_schema_extra=Immutable)] = "None"
     max_model_len: Annotated[int, Field(ge=16, le=1_048_576)] = 8192
     memory: EngineMemory = EngineMemory()
     pod: EnginePod = EnginePod()

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lorafleet_contracts.admin import QualityState
 from lorafleet_contracts.conditions import Condition, ConditionType, Reason, find_condition
+from lorafleet_contracts.probe import QUANTISED_REL_L2, QUANTISED_SAME_ARGMAX
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus, Placement, ReplicaCounts, VersionStatus
 from lorafleet_operator.core.admission import refuse_missing_pool
 from lorafleet_operator.core.assessment import Case
@@ -21,7 +23,8 @@ class Observed:
     """What the engines show of one adapter.
 
     `placed`: where the target version belongs; `resident`: usable replicas that answer with it; `serving`: whether any
-    answers with the version that serves; `failing`: failed loads by replica; `usable`: replicas that serve at all.
+    answers with the version that serves; `failing`: failed loads by replica; `usable`: replicas that serve at all;
+    `quantised`: whether the base is; `quality`: what that does to the target version, once an engine has said it.
     """
 
     placed: Placed | None
@@ -29,6 +32,8 @@ class Observed:
     serving: bool
     failing: Mapping[str, Attempt]
     usable: int
+    quantised: bool = False
+    quality: QualityState | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +172,27 @@ def _drafts(outcome: _Outcome, case: Case, seen: Observed) -> list[Draft]:
         if outcome.ready is None
         else Draft(T.RECONCILING, False, Reason.SUSPENDED if suspended else Reason.RECONCILED),
         Draft(T.STALLED, True, reason, message) if stalled else Draft(T.STALLED, False, Reason.RECONCILED),
+        *_quality(case, seen),
     ]
+
+
+def _quality(case: Case, seen: Observed) -> list[Draft]:
+    """What a quantised base does to the target version. A verdict stands: replicas may differ in the last digit."""
+    if not seen.quantised or case.target is None:
+        return []
+    before, found = find_condition(case.adapter.status.conditions, T.QUALITY_CHECKED), seen.quality
+    known = before is not None and before.status != "Unknown" and before.message.startswith(case.target)
+    if before is not None and known and (found is None or found.passed == (before.status == "True")):
+        return [Draft(T.QUALITY_CHECKED, before.status == "True", Reason(before.reason), before.message)]
+    if found is None:
+        return [Draft(T.QUALITY_CHECKED, None, Reason.CHECKING_QUALITY, "a replica compares it on the probe set")]
+    reason = Reason.QUALITY_KEPT if found.passed else Reason.QUALITY_LOST
+    message = (
+        f"{case.target}: against the unquantised base the logits on the probe set differ by {found.rel_l2:.2g} "
+        f"(relative L2, allowed {QUANTISED_REL_L2:g}), the best token is the same at {found.same_argmax:.1%} of "
+        f"{found.positions} positions (needed {QUANTISED_SAME_ARGMAX:.0%})"
+    )
+    return [Draft(T.QUALITY_CHECKED, found.passed, reason, message)]
 
 
 def _compose(case: Case, seen: Observed, outcome: _Outcome, conditions: list[Condition]) -> LoraAdapterStatus:

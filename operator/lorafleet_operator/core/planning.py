@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from lorafleet_contracts.admin import VersionPhase
+from lorafleet_contracts.admin import QualityState, VersionPhase
 from lorafleet_contracts.conditions import Reason
 from lorafleet_contracts.names import version_key
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
@@ -142,7 +142,22 @@ def _observe(
     key = version_key(uid, target)
     attempts = ((each.name, snapshot.memory.loads.get(load_of(each, uid, target))) for each in usable)
     failing = {name: each for name, each in attempts if each and each.problem and not each.pending}
-    return Observed(layout.placed.get(key), frozenset(resident.get(key, ())), serving, failing, len(usable))
+    spec = snapshot.pool.spec
+    return Observed(
+        layout.placed.get(key),
+        frozenset(resident.get(key, ())),
+        serving,
+        failing,
+        len(usable),
+        quantised=spec is not None and spec.engine.quantization != "None",
+        quality=_quality(usable, key),
+    )
+
+
+def _quality(usable: Sequence[Replica], key: str) -> QualityState | None:
+    """What the first replica that has checked a version says."""
+    versions = (version for replica in usable if replica.state for version in replica.state.versions)
+    return next((version.quality for version in versions if version.key == key and version.quality), None)
 
 
 def _tenant_writes(snapshot: PoolSnapshot, spec: LoraPoolSpec, now: float) -> list[StatusWrite]:

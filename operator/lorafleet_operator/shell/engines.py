@@ -158,4 +158,5 @@ def _what_counts(state: EngineState) -> tuple[object, ...]:
         state.base,
         memory and (memory.weights, memory.activations, memory.adapters, memory.adapters_used, memory.kv_tokens),
         sorted((each.key, each.tier, each.phase, each.rank, each.bytes) for each in state.versions),
+        {each.key: each.quality.passed for each in state.versions if each.quality},
     )

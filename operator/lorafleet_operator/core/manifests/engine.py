@@ -119,6 +119,7 @@ def _environment(spec: LoraPoolSpec) -> list[dict[str, str]]:
         "LORAFLEET_BASE_DIGEST": base.digest or "",
         "LORAFLEET_DEVICE": resolve_device(engine),
         "LORAFLEET_DTYPE": engine.dtype,
+        "LORAFLEET_QUANTIZATION": "" if engine.quantization == "None" else engine.quantization.lower(),
         "LORAFLEET_MAX_MODEL_LEN": str(engine.max_model_len),
         "LORAFLEET_GPU_UTILIZATION_PERCENT": str(engine.memory.gpu_utilization_percent),
         "LORAFLEET_HOST_CACHE_BYTES": str(parse_bytes(engine.memory.host_cache)),
