@@ -53,7 +53,7 @@ async def _last_words(child: Child) -> str:
         return words
 
 
-@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("busy", [pytest.param(False, marks=pytest.mark.heavy), True])
 async def test_a_follower_that_dies_ends_the_loop_with_a_reason(settings: LoopConfig, busy: bool) -> None:
     child, follower = await _start(settings)
     if busy:
@@ -65,6 +65,7 @@ async def test_a_follower_that_dies_ends_the_loop_with_a_reason(settings: LoopCo
     assert await child.end() == 1
 
 
+@pytest.mark.heavy
 async def test_a_follower_ends_with_the_loop(settings: LoopConfig) -> None:
     child, follower = await _start(settings)
     os.kill(child.pid, signal.SIGKILL)
@@ -76,6 +77,7 @@ async def test_a_follower_ends_with_the_loop(settings: LoopConfig) -> None:
     raise AssertionError("the follower lives on")
 
 
+@pytest.mark.heavy
 async def test_a_follower_that_cannot_start_is_told(tiny: Callable[[str], TinyModel], tmp_path: Path) -> None:
     """The weights of the follower's share cannot be read: the message says which rank and why."""
     model = tiny("llama")

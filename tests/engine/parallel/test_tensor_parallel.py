@@ -63,7 +63,9 @@ def logits(driver: LoopDriver, kind: str | None) -> torch.Tensor:
     return engine_logits(driver.core, PROMPTS[1:], driver.core.residency.acquire(kind) if kind else None)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=() if name == "qwen3" else pytest.mark.heavy) for name in FAMILIES]
+)
 def test_two_processes_are_one(family: str, make: Callable[..., TinyModel], start: Start) -> None:
     model = make(family, SOME)
     alone, both = start(model, 1), start(model, 2)
@@ -92,6 +94,7 @@ def test_four_processes_are_one_with_every_kind(family: str, make: Callable[...,
     assert ask(four, (None, *KINDS), greedy) == ask(alone, (None, *KINDS), greedy)
 
 
+@pytest.mark.heavy
 def test_bfloat16(make: Callable[..., TinyModel], start: Start) -> None:
     """As near to one process as the law says, and to fp32 as one process is."""
     model = make("qwen2", ("all-r8",))
@@ -167,6 +170,7 @@ def test_a_step_without_a_follower_fails_at_once(make: Callable[..., TinyModel],
         ask(both, (None,), SamplingParams(4, temperature=0))
 
 
+@pytest.mark.heavy
 def test_followers_end_with_the_engine(make: Callable[..., TinyModel], start: Start) -> None:
     both = start(make("llama", ()), 2)
     gang = both.core.team
