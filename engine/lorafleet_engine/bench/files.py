@@ -1,26 +1,11 @@
 """Files whose pages are not in memory, and how fast the disk gives them. Used by bench/parts/cold.py."""
 
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 CHUNK = 8 << 20
-
-
-def copy_to(folder: Path, paths: Sequence[Path]) -> list[Path]:
-    """Copies of the files under `folder`, written through to the disk; those of the same size are kept."""
-    folder.mkdir(parents=True, exist_ok=True)
-    copies = []
-    for path in paths:
-        target = folder / path.name
-        if not target.exists() or target.stat().st_size != path.stat().st_size:
-            shutil.copyfile(path, target)
-            with target.open("rb") as file:
-                os.fsync(file.fileno())
-        copies.append(target)
-    return copies
 
 
 def drop_pages(paths: Sequence[Path]) -> None:

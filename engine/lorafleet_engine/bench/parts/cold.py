@@ -1,27 +1,28 @@
 """Serving with nothing resident: the same requests, every adapter loaded at its first use, from three places.
 
-Host: packed files in memory, as the loader's host tier keeps them. Disk: the same packed files on a disk, their pages
-dropped, mapped by the loop. Source: adapters as published, in memory, through the real loader process with empty
-caches (fetch, digest, inspect, keep on disk, pack).
+Host: packed files in memory, as the loader's host tier keeps them. Disk: packed files on the disk tier of the real
+loader process, their pages dropped, its host tier empty (read, check, host tier). Source: adapters as published, in
+memory, through the real loader process with empty caches (fetch, digest, inspect, keep on disk, pack).
 """
 
 import importlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from lorafleet_contracts.digest import adapter_files, folder_digest
 from lorafleet_engine.bench.bench import Bench, Case, median, rounded
 from lorafleet_engine.bench.catalogue import Blob
-from lorafleet_engine.bench.files import copy_to, drop_pages, read_bandwidth
+from lorafleet_engine.bench.files import drop_pages, read_bandwidth
 from lorafleet_engine.bench.serving import Traffic, serving_plan, traffic
 from lorafleet_engine.bench.session import BenchError, Session
 from lorafleet_engine.bench.workload import write_adapters, write_model
 from lorafleet_engine.messages import LoadAdapter, ToLoop
 
 ZIPF = 1.0
+NOWHERE = "file:///nowhere"
+"""The source of what must be found on the disk tier."""
 
 
 def cases(bench: Bench) -> Iterator[Case]:
@@ -43,59 +44,69 @@ class _Arms:
         return self._record("cold-host", load, seconds, {})
 
     def disk(self) -> dict[str, Any]:
+        child = _loader_module()
         session, load = self._ready()
-        paths = copy_to(self.bench.options.disk / "packed", [Path(blob.ref.path) for blob in load.distinct])
-        moved = [
-            replace(blob, ref=replace(blob.ref, path=str(path)))
-            for blob, path in zip(load.distinct, paths, strict=True)
-        ]
+        tiers = self._tiers(child)
+        used = {blob.number for blob in load.distinct}
+        first = self.bench.catalogue.take([next(n for n in range(self.bench.dims.catalogue) if n not in used)])
+        paths = child.keep_packed(tiers, [*first, *load.distinct])
         bandwidth = read_bandwidth(paths)
+        jobs = [(NOWHERE, child.digest_of(blob)) for blob in load.distinct]
+        by_digest = dict(zip((digest for _, digest in jobs), load.distinct, strict=True))
 
         def measure(_: int) -> float:
             session.keep([])
-            drop_pages(paths)
-            return _cold(session, load, moved)
+            loader = child.LoaderChild(tiers)
+            try:
+                list(loader.pack([(NOWHERE, child.digest_of(blob)) for blob in first]))  # one that serves has started
+                drop_pages(paths)
+                return self._through(session, load, loader.pack(jobs), by_digest)
+            finally:
+                loader.close()
 
         seconds = self.bench.repeated(measure)
         warm = median(self.warm or [])
-        allowed = warm + sum(blob.ref.bytes for blob in moved) / bandwidth
+        allowed = warm + sum(blob.ref.bytes for blob in load.distinct) / bandwidth
         more = {"disk_bytes_s": round(bandwidth), "over_warm_plus_read": round(median(seconds) / allowed, 4)}
         return self._record("cold-disk", load, seconds, more)
 
     def source(self) -> dict[str, Any]:
         """Once only: a second run would find caches."""
-        try:
-            child = importlib.import_module("lorafleet_engine.bench.loader_child")
-            importlib.import_module("lorafleet_engine.loader.jobs")
-            importlib.import_module("lorafleet_engine.loader.packer")
-        except ModuleNotFoundError as error:
-            raise BenchError(f"the loader needs {error.name}, which is not installed here") from error
+        child = _loader_module()
         session, load = self._ready()
-        options, dims = self.bench.options, self.bench.dims
-        root = options.sources / f"{dims.name}-sources"
-        base = write_model(root / "base", self.bench.raw)
+        tiers = self._tiers(child)
         used = [blob.number for blob in load.distinct]
-        spare = next(number for number in range(dims.catalogue) if number not in used)
+        spare = next(number for number in range(self.bench.dims.catalogue) if number not in used)
+        adapters = write_adapters(tiers.base_dir.parent, [spare, *used], raw=self.bench.raw)
         first, *jobs = [
-            (
-                f"file://{adapter.directory.resolve()}",
-                folder_digest(adapter.directory, adapter_files(adapter.directory)),
-            )
-            for adapter in write_adapters(root, [spare, *used], raw=self.bench.raw)
+            (f"file://{each.directory.resolve()}", folder_digest(each.directory, adapter_files(each.directory)))
+            for each in adapters
         ]
+        by_digest = {digest: blob for (_, digest), blob in zip(jobs, load.distinct, strict=True)}
         session.keep([])
-        loader = child.LoaderChild(base, options.sources / "host-tier", options.disk / "disk-tier", dims.dtype)
+        loader = child.LoaderChild(tiers)
         try:
             list(loader.pack([first]))  # a loader that serves has long imported what it needs
-            by_digest = {digest: blob for (_, digest), blob in zip(jobs, load.distinct, strict=True)}
-            packed = (
-                [replace(by_digest[each.facts.digest], ref=each.blob) for each in done] for done in loader.pack(jobs)
-            )
-            seconds = session.run(_feed(session, load, packed)).seconds
+            seconds = self._through(session, load, loader.pack(jobs), by_digest)
         finally:
             loader.close()
-        session.note_resident(load.distinct)
+            tiers.empty()
         return self._record("cold-source", load, [seconds], {})
+
+    def _through(self, session: Session, load: Traffic, arriving: Iterator[Any], by_digest: dict[str, Blob]) -> float:
+        """Wall time with everything asked of the loader at once, each version loaded when it hands it over."""
+        packed = ([replace(by_digest[each.facts.digest], ref=each.blob) for each in done] for done in arriving)
+        seconds = session.run(_feed(session, load, packed)).seconds
+        session.note_resident(load.distinct)
+        return seconds
+
+    def _tiers(self, child: Any) -> Any:
+        """Empty tiers, and the base model's configuration for the loader."""
+        options, dims = self.bench.options, self.bench.dims
+        base = write_model(options.sources / f"{dims.name}-sources" / "base", self.bench.raw)
+        tiers = child.Tiers(base, options.sources / "host-tier", options.disk / "disk-tier", dims.dtype)
+        tiers.empty()
+        return tiers
 
     def _ready(self) -> tuple[Session, Traffic]:
         session = self.bench.session(serving_plan(self.bench))
@@ -121,6 +132,16 @@ class _Arms:
             "repeats_s": rounded(seconds),
             "caps": serving_plan(self.bench).caps(),
         }
+
+
+def _loader_module() -> Any:
+    """bench/loader_child.py. Raises BenchError where what the loader needs is not installed."""
+    try:
+        importlib.import_module("lorafleet_engine.loader.jobs")
+        importlib.import_module("lorafleet_engine.loader.packer")
+        return importlib.import_module("lorafleet_engine.bench.loader_child")
+    except ModuleNotFoundError as error:
+        raise BenchError(f"the loader needs {error.name}, which is not installed here") from error
 
 
 def _cold(session: Session, load: Traffic, blobs: Sequence[Blob]) -> float:
