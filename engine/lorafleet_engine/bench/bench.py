@@ -58,7 +58,9 @@ class Bench:
         """The engine of this plan, built anew (the former one is dropped first) unless it is there already."""
         if self._session is None or self._plan != plan:
             self.drop()
-            placement = Placement(self.device, self.dtype, self._usable(), plan.max_model_len, plan.limits)
+            placement = Placement(
+                self.device, self.dtype, self._usable(), plan.max_model_len, plan.limits, plan.quantization
+            )
             self._session = Session(assemble(self.config, self._source, placement), self.floor.rank_unit_bytes)
             self._plan = plan
         return self._session

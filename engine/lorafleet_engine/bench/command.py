@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-PARTS = ("decode", "prefill", "serve", "cold", "sweep", "stall", "residents", "merged")
+PARTS = ("decode", "prefill", "serve", "cold", "sweep", "stall", "residents", "merged", "fp8")
 
 
 def register(subparsers: "Subparsers") -> None:

@@ -19,6 +19,7 @@ from lorafleet_engine.messages import (
     Generate,
     LoadAdapter,
     LoopState,
+    Quantization,
     Rejected,
     SamplingParams,
     StepLimits,
@@ -42,6 +43,7 @@ class EnginePlan:
 
     limits: StepLimits
     max_model_len: int
+    quantization: Quantization = "none"
 
     def caps(self) -> dict[str, int]:
         """The caps of a step, as a record states them."""

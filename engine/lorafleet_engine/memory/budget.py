@@ -1,8 +1,10 @@
 """The device's bytes divided before anything is allocated. Called once by loop.py at start; the sums are contracts'."""
 
+import math
 from dataclasses import dataclass
 
 from lorafleet_contracts.capacity import (
+    PROJECTIONS,
     MemoryBudget,
     ModelShape,
     kv_bytes_per_token,
@@ -10,6 +12,7 @@ from lorafleet_contracts.capacity import (
     rank_unit_parameters,
     weight_bytes,
 )
+from lorafleet_contracts.probe import FORCED, PROBE_TOKENS, PROBES
 from lorafleet_engine.errors import DoesNotFitError
 from lorafleet_engine.memory.geometry import RESERVED_PAGES, PoolGeometry, pages_for_tokens
 from lorafleet_engine.messages import StepLimits
@@ -45,12 +48,22 @@ def plan_engine_memory(
     table_rows = max(LEAST_ROWS, ROW_HEADROOM * (left // 4) // unit)
     fixed = table_rows * row_bytes + RESERVED_PAGES * geometry.page_bytes
     fixed += activation_bytes(shape, limits, max_model_len, geometry.dtype_bytes)
+    fixed += check_bytes(shape, geometry.dtype_bytes) if fp8 else 0
     budget = plan_memory(usable, weights, fixed, kv_bytes_per_token(shape, geometry.dtype_bytes))
     kv_floor = pages_for_tokens(max_model_len)
     if budget.kv_tokens < max_model_len:
         raise DoesNotFitError("KV tokens for one sequence of full length", max_model_len, budget.kv_tokens)
     pages = budget.kv // geometry.page_bytes + budget.adapters // geometry.page_bytes + RESERVED_PAGES
     return MemoryPlan(budget, pages, table_rows, kv_floor)
+
+
+def check_bytes(shape: ModelShape, dtype_bytes: int) -> int:
+    """Most that checking an adapter on a rounded base takes (quality/checking.py): one layer as published in use, the
+    next one coming, the first one rounded, and the probe set's tokens in both arms with their logits."""
+    layer = sum(math.prod(shape.projection(module)) for module in PROJECTIONS)
+    stream = len(PROBES) * PROBE_TOKENS * (4 * shape.hidden + 3 * shape.intermediate) * dtype_bytes
+    logits = 2 * len(PROBES) * (FORCED + 1) * shape.vocab * (dtype_bytes + 4)
+    return layer * (2 * dtype_bytes + 1) + 2 * stream + logits
 
 
 def activation_bytes(shape: ModelShape, limits: StepLimits, max_model_len: int, dtype_bytes: int) -> int:

@@ -25,3 +25,11 @@ def test_merged_is_held_against_its_own_base(tmp_path: Path) -> None:
     for record in records:
         assert record["ratio"] == pytest.approx(record["ms"] / record["own_base_ms"], abs=1e-3)
         assert record["parity_rel_l2"] <= max(1.5 * record["unmerged_rel_l2"], 1e-5)
+
+
+def test_a_rounded_base_is_held_against_the_unrounded(tmp_path: Path) -> None:
+    *steps, logits = run(tmp_path, "fp8")
+    assert [(record["case"], record["batch"]) for record in steps] == [("fp8", 1), ("fp8", 4)]
+    assert all(record["ratio"] == pytest.approx(record["ms"] / record["own_base_ms"], abs=1e-3) for record in steps)
+    assert (logits["case"], logits["positions"]) == ("fp8-logits", 160)
+    assert 0.005 < logits["rel_l2"] < 0.5

@@ -33,6 +33,14 @@ def test_parts_never_exceed_the_whole(usable: int, length: int) -> None:
     assert plan.kv_floor * 16 >= length
 
 
+def test_a_rounded_base_leaves_room_to_check_adapters() -> None:
+    plain, rounded = (plan_engine_memory(SMOL, GEOMETRY, LIMITS, 256, 4_000_000_000, fp8=fp8).budget for fp8 in (0, 1))
+    layer = 576 * (576 + 2 * 192) + 576 * 576 + 3 * 576 * 1536
+    assert rounded.activations - plain.activations > 2 * layer * 4
+    assert rounded.weights < plain.weights
+    assert rounded.kv_tokens > plain.kv_tokens
+
+
 def test_too_small_for_the_base() -> None:
     with pytest.raises(BaseDoesNotFitError):
         plan_engine_memory(SMOL, GEOMETRY, LIMITS, 256, 500_000_000)
