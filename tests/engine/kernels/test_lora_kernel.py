@@ -8,6 +8,7 @@ import torch
 
 from lorafleet_contracts.capacity import PROJECTIONS, ModelShape
 from lorafleet_engine.kernels.lora import FEW_TOKENS, TOKEN_TILE, TiledRows, apply_lora, begin_lora
+from lorafleet_engine.kernels.rope import Heads
 from lorafleet_engine.memory.geometry import RESERVED_PAGES, pool_geometry
 from lorafleet_engine.memory.residency import Resident
 from lorafleet_engine.messages import StepLimits
@@ -78,7 +79,8 @@ def make_bench(shape: ModelShape, ranks: list[int], device: torch.device, dtype:
         matrices.append(own)
     side = torch.cuda.Stream() if device.type == "cuda" else None
     rope = torch.zeros(64, 2, shape.head_dim // 2, device=device)
-    return Bench(shape, InputBuilder(geometry, pool, rope, dtype, side), residents, matrices)
+    heads = Heads(shape.heads, shape.kv_heads, shape.head_dim)
+    return Bench(shape, InputBuilder(geometry, pool, heads, rope, dtype, side), residents, matrices)
 
 
 def plan_of(bench: Bench, choices: list[int | None]) -> StepPlan:
