@@ -98,7 +98,8 @@ class InspectRequest(Wire):
 
 
 class AdapterReport(Wire):
-    """What verified files hold. `bytes` is the size once packed for this engine, `rank` the largest true rank."""
+    """What verified files hold. `bytes` is what it takes of the engine's budget (of one GPU's, where several share the
+    model), `rank` the largest true rank."""
 
     digest: Digest
     bytes: int

@@ -100,6 +100,7 @@ async def _loop_config(engine: Engine, settings: Settings) -> LoopConfig:
         memory_bytes=settings.memory_bytes,
         utilization_percent=settings.utilization_percent,
         threads=settings.cpu_threads,
+        tensor_parallel=settings.tensor_parallel,
         merge=await engine.fetch_merge(),
         probes=engine.probes(),
     )
@@ -115,6 +116,7 @@ def _loader_config(settings: Settings) -> LoaderConfig:
         dtype=settings.dtype,
         base_names=(settings.base.name, *settings.base.aliases),
         target_modules=settings.target_modules,
+        tensor_parallel=settings.tensor_parallel,
     )
 
 

@@ -75,6 +75,7 @@ class Settings:
     device: Literal["cpu", "cuda"]
     dtype: Literal["float32", "bfloat16"]
     quantization: Literal["none", "fp8"]
+    tensor_parallel: int
     max_model_len: int
     target_modules: tuple[str, ...]
     utilization_percent: int
@@ -133,6 +134,7 @@ def load_settings(environ: Mapping[str, str], cgroup: Path = CGROUP) -> Settings
         device=device,
         dtype="bfloat16" if dtype == "bfloat16" else "float32",
         quantization=_quantization(reader, device, dtype),
+        tensor_parallel=_tensor_parallel(reader),
         max_model_len=reader.number("MAX_MODEL_LEN", 2048, 16, 1 << 20),
         target_modules=modules,
         utilization_percent=reader.number("GPU_UTILIZATION_PERCENT", 92, 10, 98),
@@ -178,6 +180,14 @@ def _quantization(reader: _Reader, device: str, dtype: str) -> Literal["none", "
     if (device, dtype) != ("cuda", "bfloat16"):
         raise SettingsError(f"{name} fp8 needs LORAFLEET_DEVICE cuda and LORAFLEET_DTYPE bfloat16: a CPU gains nothing")
     return "fp8"
+
+
+def _tensor_parallel(reader: _Reader) -> int:
+    """Processes that share the model; one merges an adapter into its weights."""
+    size = reader.number("TENSOR_PARALLEL", 1, 1, 64)
+    if size > 1 and reader.is_set("MERGE_ADAPTER"):
+        raise SettingsError(f"LORAFLEET_TENSOR_PARALLEL {size}: an adapter is merged (LORAFLEET_MERGE_ADAPTER) at 1 only")
+    return size
 
 
 def _load_caches(reader: _Reader) -> CacheSettings:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lorafleet_contracts.capacity import PROJECTIONS, ModelShape, adapter_bytes_by_module
+from lorafleet_contracts.capacity import PROJECTIONS, ModelShape, adapter_bytes_by_module, shard_shape
 from lorafleet_engine.adapters.config import LoraSettings, matching_key, read_settings
 from lorafleet_engine.adapters.files import TensorFile, open_weights
 from lorafleet_engine.errors import BrokenAdapterError
@@ -35,10 +35,12 @@ class AdaptedModule:
 
 @dataclass(frozen=True, slots=True)
 class AdapterFacts:
-    """What an adapter is. `rank` is its largest, `bytes` its size when packed with `dtype_bytes` an element."""
+    """What an adapter is. `rank` is its largest, `bytes` its size when packed with `dtype_bytes` an element,
+    `device_bytes` that of one shard's part."""
 
     rank: int
     bytes: int
+    device_bytes: int
     target_modules: tuple[str, ...]
     base: str
     warnings: tuple[str, ...]
@@ -54,14 +56,17 @@ class AdapterPlan:
     warnings: tuple[str, ...]
 
 
-def inspect_adapter(adapter_dir: Path, shape: ModelShape, dtype_bytes: int) -> AdapterFacts:
-    """Look at an adapter's headers for a base of `shape`. Raises BrokenAdapterError or UnsupportedAdapterError."""
+def inspect_adapter(adapter_dir: Path, shape: ModelShape, dtype_bytes: int, shards: int = 1) -> AdapterFacts:
+    """Look at an adapter's headers for a base of `shape`, held in so many `shards` (see capacity.shard_shape).
+
+    Raises BrokenAdapterError or UnsupportedAdapterError."""
     plan = plan_adapter(adapter_dir, shape)
     ranks = {(module.layer, module.module): module.rank for module in plan.modules}
     touched = {module.module for module in plan.modules}
     return AdapterFacts(
         rank=max(ranks.values()),
         bytes=adapter_bytes_by_module(shape, ranks, dtype_bytes),
+        device_bytes=adapter_bytes_by_module(shard_shape(shape, shards), ranks, dtype_bytes),
         target_modules=tuple(name for name in PROJECTIONS if name in touched),
         base=plan.settings.base,
         warnings=plan.warnings,

@@ -189,7 +189,8 @@ class Jobs:
                 from lorafleet_engine.loader.packer import Packer
 
                 config = self._config
-                self._packer = Packer(self._base_dir, config.dtype, config.base_names, config.target_modules)
+                pool = config.base_names, config.target_modules, config.tensor_parallel
+                self._packer = Packer(self._base_dir, config.dtype, *pool)
             return self._packer
 
 

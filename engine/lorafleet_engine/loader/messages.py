@@ -28,6 +28,7 @@ class LoaderConfig:
     dtype: Literal["float32", "bfloat16"]
     base_names: tuple[str, ...]
     target_modules: tuple[str, ...]
+    tensor_parallel: int = 1
     base_dir: str | None = None
 
 
@@ -94,10 +95,12 @@ class BaseFetched:
 
 @dataclass(frozen=True, slots=True)
 class AdapterFacts:
-    """What verified files of an adapter hold. `bytes` once packed, `rank` the largest true rank."""
+    """What verified files of an adapter hold. `bytes` once packed, `rank` the largest true rank; `device_bytes` are
+    those that the share of one GPU takes, all of them where one holds the model."""
 
     digest: str
     bytes: int
+    device_bytes: int
     rank: int
     target_modules: tuple[str, ...]
     base: str

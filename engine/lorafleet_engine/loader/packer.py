@@ -28,21 +28,24 @@ class Packer:
         dtype: Literal["float32", "bfloat16"],
         base_names: tuple[str, ...],
         target_modules: tuple[str, ...],
+        tensor_parallel: int = 1,
     ) -> None:
         self._shape = read_config(base_dir).shape
         self._dtype: Literal["float32", "bfloat16"] = dtype
         self._base_names = base_names
         self._target_modules = target_modules
+        self._shards = tensor_parallel
 
     def inspect(self, folder: Path, digest: str) -> AdapterFacts:
         """What the files hold. Raises JobError with every reason why they cannot be served."""
         try:
-            found = inspect_adapter(folder, self._shape, DTYPE_BYTES[self._dtype])
+            found = inspect_adapter(folder, self._shape, DTYPE_BYTES[self._dtype], self._shards)
         except (BrokenAdapterError, UnsupportedAdapterError) as error:
             raise JobError(ProblemCode.UNSUPPORTED_ADAPTER, str(error), error.reasons) from error
         self._check_modules(found.target_modules)
         warnings = (*found.warnings, *self._check_base(found.base))
-        return AdapterFacts(digest, found.bytes, found.rank, found.target_modules, found.base, warnings)
+        sizes = found.bytes, found.device_bytes
+        return AdapterFacts(digest, *sizes, found.rank, found.target_modules, found.base, warnings)
 
     def pack(self, folder: Path, path: Path, dtype: Literal["float32", "bfloat16"] | None = None) -> BlobRef:
         """Write the packed bytes, in the engine's dtype or another, to `path`. Raises JobError."""

@@ -52,7 +52,7 @@ class Inspections:
 def _report(facts: AdapterFacts) -> AdapterReport:
     return AdapterReport(
         digest=facts.digest,
-        bytes=facts.bytes,
+        bytes=facts.device_bytes,
         rank=facts.rank,
         target_modules=list(facts.target_modules),
         base=facts.base,

@@ -219,7 +219,7 @@ class Versions:
         """A version's packed bytes on the host tier, kept there meanwhile. Raises JobError."""
         packed = await self._workers.loader.pack(version.source_uri, version.digest)
         try:
-            version.rank, version.bytes = packed.facts.rank, packed.facts.bytes
+            version.rank, version.bytes = packed.facts.rank, packed.facts.device_bytes
             for phase, seconds in packed.seconds:
                 self._metrics.observe_load(phase, packed.start_tier, seconds)
             yield packed

@@ -33,7 +33,9 @@ def test_facts(tiny: Callable[[str], TinyModel], shape: ModelShape, kind: str, r
     facts = inspect_adapter(tiny("llama").adapters[kind], shape, 2)
     assert (facts.rank, list(facts.target_modules), facts.warnings) == (rank, modules, ())
     if kind in ("attention-r4", "all-r8", "narrow-qv"):
-        assert facts.bytes == adapter_bytes(shape, rank, modules)
+        assert facts.bytes == facts.device_bytes == adapter_bytes(shape, rank, modules)
+        halves = inspect_adapter(tiny("llama").adapters[kind], shape, 2, shards=2)
+        assert (halves.bytes, halves.device_bytes) == (facts.bytes, adapter_bytes(shape, rank, modules, 2, 2))
     assert facts.base.endswith("base")
 
 

@@ -74,7 +74,7 @@ def test_a_new_cache_keeps_folders_and_drops_leftovers(tmp_path: Path) -> None:
 def store(cache: HostCache, number: int, size: int) -> Path:
     path = cache.reserve(digest(number), size)
     path.write_bytes(b"x" * size)
-    facts = AdapterFacts(digest(number), size, 8, (), "", ())
+    facts = AdapterFacts(digest(number), size, size, 8, (), "", ())
     cache.store(digest(number), HostEntry(facts, BlobRef(str(path), size, "float32", 8, ()), None))
     return path
 

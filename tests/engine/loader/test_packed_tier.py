@@ -28,7 +28,7 @@ def tier(tmp_path: Path) -> PackedTier:
     made = PackedTier(DiskCache(tmp_path / "disk", 1 << 30), HostCache(tmp_path / "host", 12 << 20), "print")
     path = made.host.reserve(DIGEST, SIZE)
     path.write_bytes(bytes(range(256)) * (SIZE // 256) + b"x" * (SIZE % 256))
-    facts = AdapterFacts(DIGEST, SIZE, 8, ("q_proj",), "tiny", ("a warning",))
+    facts = AdapterFacts(DIGEST, SIZE, SIZE, 8, ("q_proj",), "tiny", ("a warning",))
     entry = HostEntry(facts, BlobRef(str(path), SIZE, "float32", 8, ((8, 0), (4, 8))), "template")
     made.host.store(DIGEST, entry)
     made.keep(DIGEST)
@@ -51,7 +51,7 @@ def test_what_was_kept_comes_back_whole(tier: PackedTier, tmp_path: Path) -> Non
     assert entry is not None
     assert Path(entry.blob.path).read_bytes() == expected
     assert entry.blob.module_ranks == ((8, 0), (4, 8))
-    assert entry.facts == AdapterFacts(DIGEST, SIZE, 8, ("q_proj",), "tiny", ("a warning",))
+    assert entry.facts == AdapterFacts(DIGEST, SIZE, SIZE, 8, ("q_proj",), "tiny", ("a warning",))
     assert entry.chat_template == "template"
     with pytest.raises(JobError):
         tier.host.reserve("other", 8 << 20)  # it is pinned
