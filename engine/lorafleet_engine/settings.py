@@ -186,7 +186,9 @@ def _tensor_parallel(reader: _Reader) -> int:
     """Processes that share the model; one merges an adapter into its weights."""
     size = reader.number("TENSOR_PARALLEL", 1, 1, 64)
     if size > 1 and reader.is_set("MERGE_ADAPTER"):
-        raise SettingsError(f"LORAFLEET_TENSOR_PARALLEL {size}: an adapter is merged (LORAFLEET_MERGE_ADAPTER) at 1 only")
+        raise SettingsError(
+            f"LORAFLEET_TENSOR_PARALLEL {size}: an adapter is merged (LORAFLEET_MERGE_ADAPTER) at 1 only"
+        )
     return size
 
 

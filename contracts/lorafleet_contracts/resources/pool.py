@@ -98,12 +98,14 @@ class EnginePod(Resource):
 class EngineSpec(Resource):
     """How the engine runs. `device: Auto` takes CUDA when the pod asks for a GPU resource, else the CPU.
 
+    `tensorParallel` GPUs of one pod share the model; it must divide the base's heads of keys and values.
     `quantization: FP8` rounds the base's projections to 8 bits; an adapter's QualityChecked says what that does to it.
     """
 
     device: Literal["Auto", "CPU", "CUDA"] = "Auto"
     dtype: Annotated[Literal["bfloat16", "float32"], Field(json_schema_extra=Immutable)] = "bfloat16"
     quantization: Annotated[Literal["None", "FP8"], Field(json_schema_extra=Immutable)] = "None"
+    tensor_parallel: Annotated[int, Field(ge=1, le=16, json_schema_extra=Immutable)] = 1
     max_model_len: Annotated[int, Field(ge=16, le=1_048_576)] = 8192
     memory: EngineMemory = EngineMemory()
     pod: EnginePod = EnginePod()

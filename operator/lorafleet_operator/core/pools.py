@@ -9,7 +9,7 @@ from lorafleet_contracts.conditions import ConditionType, Reason, find_condition
 from lorafleet_contracts.names import SHARED_SET
 from lorafleet_contracts.resources.pool import BudgetStatus, EngineSetStatus, LoraPoolStatus
 from lorafleet_operator.core.conditions import Draft, Refusal, settle
-from lorafleet_operator.core.manifests.engine import resolve_device
+from lorafleet_operator.core.manifests.engine import refuse_gpus, resolve_device
 from lorafleet_operator.core.manifests.identity import selector_text
 from lorafleet_operator.core.snapshot import Pool, PoolSnapshot, Replica
 
@@ -54,6 +54,8 @@ def refuse_pool(pool: Pool, cluster_wide: bool) -> Refusal | None:
             "engine.dtype bfloat16 needs a GPU, and engine.pod.resources.limits asks for none. "
             "Use dtype: float32, or ask for a GPU (nvidia.com/gpu)",
         )
+    if gpus := refuse_gpus(spec.engine):
+        return Refusal(Reason.INVALID, gpus)
     source = urlsplit(spec.base_model.source.uri)
     volumes = [volume.get("name") for volume in spec.engine.pod.volumes]
     if source.scheme == "pvc" and source.netloc not in volumes:

@@ -135,6 +135,22 @@ def test_bfloat16_needs_a_gpu(engine: dict[str, object], fine: bool) -> None:
     assert refusal is None or "dtype: float32" in refusal.message
 
 
+@pytest.mark.parametrize(
+    ("limits", "fine"),
+    [
+        ({}, True),
+        ({"nvidia.com/gpu": "2"}, True),
+        ({"nvidia.com/gpu": "1"}, False),
+        ({"nvidia.com/mig-3g.71gb": "2"}, False),
+    ],
+)
+def test_a_tensor_parallel_engine_needs_as_many_whole_gpus(limits: dict[str, str], fine: bool) -> None:
+    engine = {"device": "CUDA", "tensorParallel": 2, "pod": {"resources": {"limits": limits}}}
+    refusal = refuse_pool(make_pool(engine=engine), cluster_wide=True)
+    assert (refusal is None) == fine
+    assert refusal is None or "tensorParallel 2 needs nvidia.com/gpu: 2" in refusal.message
+
+
 def test_what_the_api_server_refuses_is_told() -> None:
     snapshot = replace(fleet(make_replica(0)), refusals=("StatefulSet/smol-shared: spec: Invalid value",))
     assert words(judge(snapshot))["Stalled"] == ("True", "Invalid")

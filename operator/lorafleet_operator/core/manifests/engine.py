@@ -17,6 +17,10 @@ VOLUMES_DIR = "/volumes"
 DRAIN_SECONDS = 600
 GRACE_SECONDS = DRAIN_SECONDS + 30
 GPU_RESOURCES = "nvidia.com/"
+WHOLE_GPUS = "nvidia.com/gpu"
+"""What a tensor-parallel engine asks for: slices of GPUs (MIG) cannot talk to each other."""
+PEER_BYTES = 64 << 20
+"""Shared memory through which each of several processes may talk to the others, beside the host cache."""
 
 
 def build_stateful_set(pool: Meta, spec: LoraPoolSpec, defaults: EngineDefaults) -> dict[str, Any]:
@@ -42,6 +46,19 @@ def resolve_device(engine: EngineSpec) -> str:
         return engine.device.lower()
     limits = engine.pod.resources.limits
     return "cuda" if any(name.startswith(GPU_RESOURCES) for name in limits) else "cpu"
+
+
+def refuse_gpus(engine: EngineSpec) -> str | None:
+    """Why the GPUs that the pod asks for do not suit a tensor-parallel engine, or None."""
+    limits = engine.pod.resources.limits
+    asked = {name: count for name, count in limits.items() if name.startswith(GPU_RESOURCES)}
+    if engine.tensor_parallel == 1 or not asked or asked == {WHOLE_GPUS: str(engine.tensor_parallel)}:
+        return None
+    found = ", ".join(f"{name}: {count}" for name, count in sorted(asked.items()))
+    return (
+        f"engine.tensorParallel {engine.tensor_parallel} needs {WHOLE_GPUS}: {engine.tensor_parallel}, and "
+        f"engine.pod.resources.limits asks for {found}. Ask for that many, or leave it out"
+    )
 
 
 def _pod(pool: Meta, spec: LoraPoolSpec, defaults: EngineDefaults) -> dict[str, Any]:
@@ -86,7 +103,7 @@ def _container(spec: LoraPoolSpec, defaults: EngineDefaults) -> dict[str, Any]:
         "imagePullPolicy": defaults.pull_policy,
         "env": _environment(spec),
         "ports": [{"name": port.name.lower(), "containerPort": int(port), "protocol": "TCP"} for port in EnginePort],
-        "resources": {key: value for key, value in spec.engine.pod.resources.wire().items() if value},
+        "resources": _resources(spec.engine),
         # Generous where a busy machine would be punished by a restart; quick where only routing is at stake.
         "startupProbe": _probe(LIVE_PATH, period=2, timeout=4, failures=150),
         "livenessProbe": _probe(LIVE_PATH, period=10, timeout=10, failures=6),
@@ -110,6 +127,14 @@ def _container(spec: LoraPoolSpec, defaults: EngineDefaults) -> dict[str, Any]:
     }
 
 
+def _resources(engine: EngineSpec) -> dict[str, Any]:
+    """The pod's own; a tensor-parallel engine on GPUs gets as many as it needs."""
+    wanted: dict[str, Any] = {key: value for key, value in engine.pod.resources.wire().items() if value}
+    if engine.tensor_parallel == 1 or resolve_device(engine) == "cpu":
+        return wanted
+    return wanted | {"limits": {WHOLE_GPUS: str(engine.tensor_parallel)} | wanted.get("limits", {})}
+
+
 def _environment(spec: LoraPoolSpec) -> list[dict[str, str]]:
     base, engine = spec.base_model, spec.engine
     ours: Mapping[str, str] = {
@@ -120,6 +145,7 @@ def _environment(spec: LoraPoolSpec) -> list[dict[str, str]]:
         "LORAFLEET_DEVICE": resolve_device(engine),
         "LORAFLEET_DTYPE": engine.dtype,
         "LORAFLEET_QUANTIZATION": "" if engine.quantization == "None" else engine.quantization.lower(),
+        "LORAFLEET_TENSOR_PARALLEL": "" if engine.tensor_parallel == 1 else str(engine.tensor_parallel),
         "LORAFLEET_MAX_MODEL_LEN": str(engine.max_model_len),
         "LORAFLEET_GPU_UTILIZATION_PERCENT": str(engine.memory.gpu_utilization_percent),
         "LORAFLEET_HOST_CACHE_BYTES": str(parse_bytes(engine.memory.host_cache)),
@@ -134,12 +160,13 @@ def _environment(spec: LoraPoolSpec) -> list[dict[str, str]]:
 
 
 def _volumes(pool: Meta, spec: LoraPoolSpec) -> list[dict[str, Any]]:
-    memory = spec.engine.memory
+    memory, size = spec.engine.memory, spec.engine.tensor_parallel
+    shm = memory.host_cache if size == 1 else str(parse_bytes(memory.host_cache) + size * PEER_BYTES)
     # Downloads lie beside the cache until they are verified: without room for both, the kubelet would evict the pod.
     disk = str(2 * parse_bytes(memory.disk_cache))
     return [
         {"name": "lorafleet-cache", "emptyDir": {"sizeLimit": disk}},
-        {"name": "lorafleet-shm", "emptyDir": {"medium": "Memory", "sizeLimit": memory.host_cache}},
+        {"name": "lorafleet-shm", "emptyDir": {"medium": "Memory", "sizeLimit": shm}},
         {"name": "lorafleet-tmp", "emptyDir": {}},
         {"name": "lorafleet-tokens", "secret": {"secretName": tokens_name(pool.name)}},
         *spec.engine.pod.volumes,

@@ -93,3 +93,14 @@ def test_quantities(quantity: str, expected: int) -> None:
 def test_what_is_no_quantity(quantity: str) -> None:
     with pytest.raises(ValueError, match=r"quantity|literal|Invalid"):
         parse_bytes(quantity)
+
+
+@pytest.mark.parametrize("limits", [{}, {"nvidia.com/gpu": "2"}, {"memory": "96Gi"}])
+def test_a_tensor_parallel_engine_gets_its_gpus(limits: dict[str, str]) -> None:
+    engine = {"device": "CUDA", "tensorParallel": 2, "pod": {"resources": {"limits": limits}}}
+    pod = build_stateful_set(make_meta("qwen"), spec_of(engine=engine), DEFAULTS)["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "2", **limits}
+    assert {"name": "LORAFLEET_TENSOR_PARALLEL", "value": "2"} in container["env"]
+    sizes = [volume["emptyDir"]["sizeLimit"] for volume in pod["volumes"] if volume["name"] == "lorafleet-shm"]
+    assert sizes == [str((1 << 30) + (128 << 20))]
