@@ -1,6 +1,7 @@
 """The same with the demo's real model and its trained adapters (`make assets`)."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from e2e.assets.locate import built_assets
 from e2e.assets.recipes import load_lessons
 from e2e.assets.styles import UNSEEN
-from lorafleet_engine.messages import AdapterLoaded, Generate, LoopConfig, SamplingParams, StepLimits
+from lorafleet_engine.adapters.pack import pack_adapter
+from lorafleet_engine.messages import AdapterLoaded, Generate, LoopConfig, MergeConfig, SamplingParams, StepLimits
+from lorafleet_engine.model.config import read_config
 from tests.engine.support.driver import LoopDriver
 from tests.engine.support.exactness import Expected, difference, greedy
 
@@ -98,3 +101,25 @@ def test_sixteen_at_once_as_alone(driver: LoopDriver, names: list[str], prompts:
         reference = Expected(tuple(alone.tokens), tuple(alone.logprobs), tuple(alone.margins))
         answer = together[request.request_id]
         assert difference(reference, answer.tokens, answer.logprobs) is None
+
+
+@pytest.mark.parametrize("name", ["json", "pirate"])
+def test_merged_into_the_weights(
+    assets: Path,
+    expected: dict[tuple[str | None, int], Expected],
+    prompts: list[tuple[int, ...]],
+    tmp_path: Path,
+    name: str,
+) -> None:
+    base = assets / "smollm2"
+    blob = pack_adapter(assets / "adapters" / name, read_config(base).shape, "float32").write(tmp_path / "blob")
+    limits = StepLimits(tokens=256, sequences=24)
+    settings = LoopConfig(str(base), max_model_len=256, memory_bytes=1 << 30, limits=limits)
+    settings = replace(settings, merge=MergeConfig(blob), probes=tuple(prompts))
+    driver = LoopDriver.start(settings, tmp_path)
+    answers = driver.run(Generate(str(number), None, prompt, GREEDY) for number, prompt in enumerate(prompts))
+    for number in range(len(prompts)):
+        answer = answers[str(number)]
+        assert difference(expected[name, number], answer.tokens, answer.logprobs) is None
+    assert driver.core.parity is not None
+    assert driver.core.parity.same_argmax == 1
