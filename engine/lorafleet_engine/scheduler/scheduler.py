@@ -1,96 +1,177 @@
 """Continuous batching: prompts in chunks and single decode tokens share each step's budget.
 
-Used by loop.py and bench/smoke.py: submit, then plan -> run -> commit, step by step. The next step may be planned
-before the last one is committed (never two ahead): a plan promises its tokens, the commit fills them in. Order of
-arrival decides: an older sequence is never displaced by a younger one, so the oldest always gets on. When KV pages run
-out, the youngest sequence gives up its pages and is computed anew later (preemption by recompute). Pages are free at
-once even if a step in flight still uses them: the device runs steps in the order in which they were planned.
+Used by loop.py and bench/: submit, then plan -> run -> commit, step by step. The next step may be planned before the
+last one is committed (never two ahead): a plan promises its tokens, the commit fills them in. Who is admitted and who
+makes way is batch.py's. Pages are free at once even if a step in flight still uses them: the device runs steps in the
+order in which they were planned.
 """
 
-from bisect import insort
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Items
 
-from lorafleet_engine.memory.geometry import pages_for_tokens
-from lorafleet_engine.memory.pages import Owner, PagePool
+from lorafleet_contracts.capacity import KV_BLOCK_TOKENS
+from lorafleet_engine.memory.pages import PagePool
+from lorafleet_engine.memory.prefix import PrefixCache
 from lorafleet_engine.memory.residency import Resident
 from lorafleet_engine.messages import FinishReason, StepLimits
+from lorafleet_engine.scheduler.batch import Batch
+from lorafleet_engine.scheduler.fairness import Tenant, Tenants, share_out
 from lorafleet_engine.scheduler.rotation import Rotation
 from lorafleet_engine.scheduler.sequence import Advance, Sequence, StepPlan, Work
 
 
 class Scheduler:
-    """Holds the live sequences: `waiting` for their first page, and `running`, which hold pages or get them next."""
+    """Holds the live sequences: `waiting` for their first page, and `running`, which hold pages or get them next.
 
-    def __init__(self, limits: StepLimits, pool: PagePool) -> None:
+    `weights` are the tenants' shares (1 for one that is not named); without `prefix` nothing is shared.
+    """
+
+    def __init__(
+        self,
+        limits: StepLimits,
+        pool: PagePool,
+        *,
+        prefix: PrefixCache | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
         if limits.tokens <= limits.sequences:
             raise ValueError("limits.tokens must exceed limits.sequences, or no prompt could run beside full decodes")
         self._limits = limits
-        self._pool = pool
+        self._prefix = prefix
         self._rotation = Rotation(limits.distinct_adapters, limits.rank_sum)
+        self._tenants = Tenants(weights or {}, limits.tokens)
+        self._batch = Batch(limits.sequences, pool, self._tenants, prefix)
         self._arrivals = 0
-        self.waiting: list[Sequence] = []
-        self.running: list[Sequence] = []
-        self.preemptions = 0
+
+    @property
+    def running(self) -> list[Sequence]:
+        """The admitted sequences, in order of arrival."""
+        return self._batch.running
+
+    @property
+    def waiting(self) -> list[Sequence]:
+        """The queued sequences of all tenants, in order of arrival."""
+        return self._tenants.waiting()
+
+    @property
+    def queued(self) -> int:
+        """How many sequences wait."""
+        return self._tenants.queued
+
+    @property
+    def preemptions(self) -> int:
+        """How often a sequence lost its pages before its end."""
+        return self._batch.preemptions
 
     def submit(self, sequence: Sequence) -> bool:
         """Queue a sequence; False if the queue is full. Its prompt and answer must fit into the pool's KV floor."""
-        if len(self.waiting) >= self._limits.waiting:
+        if self._tenants.queued >= self._limits.waiting:
             return False
         sequence.arrival = self._arrivals
         self._arrivals += 1
-        self.waiting.append(sequence)
+        if self._prefix is not None:
+            version = "" if sequence.adapter is None else sequence.adapter.key
+            sequence.chain = self._prefix.chain(version, sequence.tenant)
+        self._tenants.arrive(sequence)
         return True
 
     def remove(self, sequence: Sequence) -> None:
         """End a live sequence now: its pages are free afterwards, and what is in flight for it will be dropped."""
-        (self.running if sequence.running else self.waiting).remove(sequence)
+        if sequence.running:
+            self._batch.running.remove(sequence)
+            self._tenants.of(sequence).charge(1 - sequence.pending)
+        else:
+            self._tenants.dequeue(sequence)
         sequence.running, sequence.ended = False, True
-        self._free(sequence)
+        self._batch.free(sequence)
+        self._tenants.leave(sequence)
 
     def make_room(self, pages: int) -> bool:
-        """Free `pages` pages, preempting the youngest sequences as far as needed; False if not even that suffices."""
-        while self._pool.free < pages and self._preempt_younger_than(-1):
-            pass
-        return self._pool.free >= pages
+        """Free `pages` pages, preempting the last in order as far as needed; False if not even that suffices."""
+        return self._batch.make_room(pages)
 
     def plan(self) -> StepPlan | None:
         """Choose the next step's work and take the pages for it; None when there is nothing to be done, or nothing
         before the step in flight is committed."""
-        self._admit()
-        while self.running:
-            runnable = self._runnable()
-            singles, chunks = self._choose(runnable)
+        if self._tenants.queued:
+            self._batch.admit()
+        while self._batch.running:
+            order = self._batch.in_order()
+            ready = _ready(order)
+            runnable = self._having_their_turn(ready)
+            singles, chunks = self._choose(runnable, order)
             if singles or chunks:
-                return _promise(singles, chunks)
-            if any(sequence.idle for sequence in self.running):
+                return self._promise(singles, chunks)
+            if len(ready) < len(order):
                 return None
-            # Every page is held by older sequences whose adapters wait for their turn: who cannot run makes way.
-            self._send_back(runnable[-1])
+            # Every page is held by others whose adapters wait for their turn: who cannot run makes way.
+            self._batch.send_back(runnable[-1])
         return None
 
-    def _runnable(self) -> list[Sequence]:
-        """The running sequences that have work and whose adapters have their turn, oldest first."""
-        ready = [sequence for sequence in self.running if not sequence.idle]
-        live = {s.adapter.owner: s.adapter.rank for s in ready if s.adapter is not None}
+    def _having_their_turn(self, ready: list[Sequence]) -> list[Sequence]:
+        """Those without an adapter, and those whose adapters are active."""
+        adapters = {s.adapter: None for s in ready}
+        live = {adapter.owner: adapter.rank for adapter in adapters if adapter is not None}
         active = self._rotation.select(live)
+        if len(active) == len(live):
+            return ready
         return [s for s in ready if s.adapter is None or s.adapter.owner in active]
 
-    def _choose(self, runnable: Items[Sequence]) -> tuple[list[Work], list[Work]]:
+    def _choose(self, runnable: Items[Sequence], order: list[Sequence]) -> tuple[list[Work], list[Work]]:
         """Single tokens and chunks of prompts within the token budget, as far as there are pages for them."""
-        pendings = [sequence.pending for sequence in runnable]
-        chunk_budget = self._limits.tokens - pendings.count(1)
+        pendings = [len(s.tokens) + s.in_flight - s.computed for s in runnable]
+        budget = self._limits.tokens - pendings.count(1)
+        shares = self._shares(budget, runnable, pendings)
+        reserve = self._batch.reserve
         singles: list[Work] = []
         chunks: list[Work] = []
-        for sequence, pending in zip(runnable, pendings, strict=True):
-            count = 1 if pending == 1 else min(pending, chunk_budget)
-            if count == 0 or not self._reserve(sequence, sequence.computed + count):
+        for s, pending in zip(runnable, pendings, strict=True):
+            start = s.computed
+            if pending == 1:
+                held = s.running and start < len(s.pages) * KV_BLOCK_TOKENS
+                if held or reserve(s, start + 1, order):
+                    singles.append(Work(s, start, 1, True, s.row if s.in_flight else -1, s.stay))
                 continue
-            if pending > 1:
-                chunk_budget -= count
-            source = sequence.row if sequence.in_flight else -1
-            work = Work(sequence, sequence.computed, count, count == pending, source)
-            (singles if count == 1 else chunks).append(work)
+            count = min(pending, budget, shares.get(s.tenant, budget))
+            if count == 0 or not reserve(s, start + count, order):
+                continue
+            budget -= count
+            if shares:
+                shares[s.tenant] -= count
+            (singles if count == 1 else chunks).append(Work(s, start, count, count == pending, -1, s.stay))
         return singles, chunks
+
+    def _shares(self, budget: int, runnable: Items[Sequence], pendings: Items[int]) -> dict[str, int]:
+        """What each tenant may use of the budget for prompts; nothing where there is one only, or enough for all."""
+        if len(self._tenants) < 2:
+            return {}
+        wanted: dict[Tenant, int] = {}
+        for sequence, pending in zip(runnable, pendings, strict=True):
+            if pending > 1:
+                tenant = self._tenants.of(sequence)
+                wanted[tenant] = wanted.get(tenant, 0) + pending
+        if len(wanted) < 2 or sum(wanted.values()) <= budget:
+            return {}
+        served = {tenant: tenant.counter - tokens * tenant.price for tenant, tokens in wanted.items()}
+        return {tenant.name: tokens for tenant, tokens in share_out(budget, wanted, served).items()}
+
+    def _promise(self, singles: list[Work], chunks: list[Work]) -> StepPlan:
+        """The plan of a step, as if it had run: only the tokens themselves are still unknown."""
+        works = (*singles, *chunks)
+        row = 0
+        adapters: dict[Resident | None, None] = {}
+        for work in works:
+            sequence = work.sequence
+            sequence.computed += work.count
+            adapters[sequence.adapter] = None
+            if work.samples:
+                sequence.in_flight += 1
+                sequence.row = row
+                row += 1
+        if len(self._tenants) > 1:
+            self._tenants.charge(Counter(work.sequence.tenant for work in works if work.samples))
+        return StepPlan(works, len(singles), tuple(adapter for adapter in adapters if adapter is not None))
 
     def commit(self, plan: StepPlan, tokens: Items[int | None]) -> list[Advance]:
         """Record a step that ran: one sampled token for each work that samples, in order. Finished ones leave.
@@ -98,95 +179,40 @@ class Scheduler:
         None stands for a token that could not be drawn: that sequence ends in error. Tokens of sequences that have
         ended since the step was planned are dropped and have no Advance.
         """
+        if self._prefix is not None:
+            self._learn(self._prefix, plan.works)
         advances = []
-        sequences = (work.sequence for work in plan.works if work.samples)
+        sequences = [work.sequence for work in plan.works if work.samples]
         for row, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
             sequence.in_flight -= 1
             if sequence.ended:
                 continue
             if token is not None:
                 sequence.tokens.append(token)
-            advance = Advance(row, sequence, token, _finish(sequence, token))
-            if advance.finish is not None:
+            finish = _finish(sequence, token)
+            if finish is not None:
                 self.remove(sequence)
-            advances.append(advance)
+            advances.append(Advance(row, sequence, token, finish))
         return advances
 
-    def _admit(self) -> None:
-        """Move the head of the queue to running while there is room for it; the queue is never jumped."""
-        if not self.waiting:
-            return
-        promised = sum(_outstanding(sequence) for sequence in self.running)
-        room = self._limits.sequences - sum(not sequence.ending for sequence in self.running)
-        while self.waiting and room > 0:
-            needed = _outstanding(self.waiting[0])
-            if self.running and promised + needed > self._pool.free:
-                break
-            promised += needed
-            admitted = self.waiting.pop(0)
-            admitted.running = True
-            room -= not admitted.ending
-            insort(self.running, admitted, key=lambda s: s.arrival)
-
-    def _reserve(self, sequence: Sequence, tokens: int) -> bool:
-        """Give the sequence pages for its first `tokens` tokens, if need be those of younger ones."""
-        if not sequence.running:
-            return False
-        needed = pages_for_tokens(tokens) - len(sequence.pages)
-        while needed > self._pool.free:
-            if not self._preempt_younger_than(sequence.arrival):
-                return False
-        sequence.pages.extend(self._pool.take(max(needed, 0), Owner.KV))
-        return True
-
-    def _preempt_younger_than(self, arrival: int) -> bool:
-        """Send the youngest sequence that holds pages back to the queue; False if none is younger than `arrival`."""
-        for victim in reversed(self.running):
-            if victim.arrival <= arrival:
-                return False
-            if victim.pages:
-                self._send_back(victim)
-                return True
-        return False
-
-    def _send_back(self, victim: Sequence) -> None:
-        """From running to the queue, in order of arrival, without pages."""
-        self.running.remove(victim)
-        victim.running = False
-        self._free(victim)
-        insort(self.waiting, victim, key=lambda s: s.arrival)
-        self.preemptions += 1
-
-    def _free(self, sequence: Sequence) -> None:
-        self._pool.give(sequence.pages, Owner.KV)
-        sequence.pages.clear()
-        sequence.computed = 0
+    def _learn(self, prefix: PrefixCache, works: Iterable[Work]) -> None:
+        """Blocks that are full now may be shared: their keys and values are computed and all their tokens known."""
+        for work in works:
+            sequence = work.sequence
+            full = (work.start + work.count) // KV_BLOCK_TOKENS
+            if full > sequence.known and work.stay == sequence.stay and sequence.running and sequence.chain:
+                prefix.learn(sequence.chain, sequence.tokens, sequence.pages, sequence.known, full)
+                sequence.known = full
 
 
-def _promise(singles: list[Work], chunks: list[Work]) -> StepPlan:
-    """The plan of a step, as if it had run: only the tokens themselves are still unknown."""
-    works = (*singles, *chunks)
-    row = 0
-    for work in works:
-        sequence = work.sequence
-        sequence.computed += work.count
-        if work.samples:
-            sequence.in_flight += 1
-            sequence.row = row
-            row += 1
-    return StepPlan(works, len(singles), _distinct(works))
-
-
-def _distinct(works: Items[Work]) -> tuple[Resident, ...]:
-    """The adapters of a step, each once, in order of first use."""
-    return tuple(dict.fromkeys(work.sequence.adapter for work in works if work.sequence.adapter is not None))
-
-
-def _outstanding(sequence: Sequence) -> int:
-    """Pages that the sequence still needs before it can decode."""
-    if sequence.ending:
-        return 0
-    return max(pages_for_tokens(len(sequence.tokens) + sequence.in_flight + 1) - len(sequence.pages), 0)
+def _ready(sequences: list[Sequence]) -> list[Sequence]:
+    """Those for which something can be planned before what is in flight is known: an unknown token is fed to the model
+    from the device, as a single one only. (Asked of every sequence in every step: properties are written out.)"""
+    return [
+        s
+        for s in sequences
+        if not (flying := s.in_flight) or ((length := len(s.tokens) + flying) - s.computed == 1 and length < s.end)
+    ]
 
 
 def _finish(sequence: Sequence, token: int | None) -> FinishReason | None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from lorafleet_engine.memory.prefix import Chain
 from lorafleet_engine.memory.residency import Resident
 from lorafleet_engine.messages import FinishReason
 
@@ -12,7 +13,10 @@ class Sequence:
     `pages`.
 
     `in_flight` tokens after the last of `tokens` are promised by steps that are planned but not committed; `row` is
-    where the last of them stands among its step's samples. `running` and `ended` say where the scheduler has it.
+    where the last of them stands among its step's samples. With `end` tokens its answer has its full length. `running`
+    and `ended` say where the scheduler has it; each time that it begins to run is a `stay`, in which `pages` only grows
+    at its end. `cached` tokens of the prompt were not computed for it, as the prefix cache had them; the cache knows
+    its first `known` blocks, named by `chain`.
     """
 
     request_id: str
@@ -20,7 +24,9 @@ class Sequence:
     max_new: int
     stops: frozenset[int] = frozenset()
     adapter: Resident | None = None
+    tenant: str = ""
     prompt_length: int = field(init=False)
+    end: int = field(init=False)
     arrival: int = -1
     computed: int = 0
     pages: list[int] = field(default_factory=list)
@@ -28,9 +34,14 @@ class Sequence:
     row: int = -1
     running: bool = False
     ended: bool = False
+    stay: int = 0
+    chain: Chain | None = None
+    known: int = 0
+    cached: int = 0
 
     def __post_init__(self) -> None:
         self.prompt_length = len(self.tokens)
+        self.end = self.prompt_length + self.max_new
 
     @property
     def pending(self) -> int:
@@ -44,20 +55,15 @@ class Sequence:
     @property
     def ending(self) -> bool:
         """Whether the answer has its full length once what is in flight is known."""
-        return self.in_flight > 0 and self.generated + self.in_flight >= self.max_new
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing can be planned before what is in flight is known. (An unknown token is fed to the model from
-        the device, as a single one only.)"""
-        return self.in_flight > 0 and (self.pending > 1 or self.ending)
+        return self.in_flight > 0 and len(self.tokens) + self.in_flight >= self.end
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Work:
     """Compute tokens [start, start + count) of a sequence; `samples` when its next token follows from them.
 
     A single token that is in flight is row `source` of the samples of the step before; -1 for tokens that are known.
+    `stay` is the sequence's. Nobody changes a work; not frozen, as hundreds are made a step, at a third of the cost.
     """
 
     sequence: Sequence
@@ -65,6 +71,7 @@ class Work:
     count: int
     samples: bool
     source: int = -1
+    stay: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,7 @@ class StepPlan:
         return sum(adapter.rank for adapter in self.adapters)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Advance:
     """What row `row` of a step's samples brought a sequence: its new token, and why it ended if it did."""
 

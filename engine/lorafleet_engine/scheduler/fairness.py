@@ -1,0 +1,152 @@
+"""Whose turn it is when tenants wait: a counter of charges for each, over its weight. Used by scheduler.py only.
+
+Start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996) in the form of the virtual token counter for LLM serving
+(Sheng et al.: Fairness in Serving Large Language Models, OSDI 2024). A tenant is charged for a request's tokens when it
+is admitted, then for each token generated; what comes back uncomputed is refunded. The tenant with the smallest counter
+is admitted next. One that begins to wait starts at the smallest counter of those that wait: idling earns nothing. When
+nobody waits everybody has what they asked for, and all start over.
+"""
+
+from bisect import insort
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lorafleet_engine.scheduler.sequence import Sequence
+
+
+@dataclass(slots=True, eq=False)
+class Tenant:
+    """Its queue in order of arrival, how many live sequences it has, and its `counter` of tokens x `price`."""
+
+    name: str
+    price: float
+    counter: float = 0.0
+    live: int = 0
+    waiting: list[Sequence] = field(default_factory=list)
+
+    def charge(self, tokens: int) -> None:
+        """Count tokens; a negative number is a refund."""
+        self.counter += tokens * self.price
+
+
+class Tenants:
+    """All tenants with live sequences. `weights` are 1 unless given; a step computes at most `step_tokens`."""
+
+    def __init__(self, weights: Mapping[str, float], step_tokens: int) -> None:
+        if min(weights.values(), default=1) <= 0:
+            raise ValueError("weights must be positive")
+        self._weights = weights
+        self._step_tokens = step_tokens
+        self._tenants: dict[str, Tenant] = {}
+        self._slack = 0.0
+        self.queued = 0
+
+    def __len__(self) -> int:
+        return len(self._tenants)
+
+    @property
+    def slack(self) -> float:
+        """How far a tenant may be ahead of one that waits before it must make way: the largest charge of an admission
+        since nobody waited, and a step's tokens, so that whoever is admitted gets on before it is sent back again."""
+        return self._slack
+
+    @property
+    def limit(self) -> float:
+        """Tenants with a larger counter are over their share: one waits that has had less. Mostly there is no limit."""
+        if self.queued == 0 or len(self._tenants) < 2:
+            return float("inf")
+        return self._least_waiting() + self._slack
+
+    def any_above(self, limit: float) -> bool:
+        """Whether any tenant's counter is above `limit`."""
+        return any(tenant.counter > limit for tenant in self._tenants.values())
+
+    def arrive(self, sequence: Sequence) -> None:
+        """Count a new sequence as live and queue it."""
+        tenant = self._tenants.get(sequence.tenant)
+        if tenant is None:
+            price = 1 / self._weights.get(sequence.tenant, 1)
+            tenant = self._tenants[sequence.tenant] = Tenant(sequence.tenant, price)
+        tenant.live += 1
+        self.enqueue(sequence)
+
+    def leave(self, sequence: Sequence) -> None:
+        """Forget a sequence that has ended, and is not queued."""
+        tenant = self.of(sequence)
+        tenant.live -= 1
+        if not tenant.live and tenant.counter <= self._least_waiting():
+            del self._tenants[tenant.name]
+
+    def charge(self, tokens: Mapping[str, int]) -> None:
+        """Count tokens by tenant."""
+        for name, count in tokens.items():
+            self._tenants[name].charge(count)
+
+    def of(self, sequence: Sequence) -> Tenant:
+        """The tenant of a live sequence."""
+        return self._tenants[sequence.tenant]
+
+    def enqueue(self, sequence: Sequence) -> None:
+        """Put a live sequence into its tenant's queue."""
+        if self.queued == 0:
+            self._start_over()
+        tenant = self.of(sequence)
+        if not tenant.waiting:
+            tenant.counter = max(tenant.counter, self._least_waiting() if self.queued else 0.0)
+        insort(tenant.waiting, sequence, key=lambda s: s.arrival)
+        self.queued += 1
+        self._slack = max(self._slack, (sequence.pending + self._step_tokens) * tenant.price)
+
+    def dequeue(self, sequence: Sequence) -> None:
+        """Take a sequence out of its tenant's queue."""
+        self.of(sequence).waiting.remove(sequence)
+        self.queued -= 1
+
+    def pop(self, tenant: Tenant) -> Sequence:
+        """Take the head of a tenant's queue."""
+        self.queued -= 1
+        return tenant.waiting.pop(0)
+
+    def next(self, passed: Iterable[Tenant]) -> Tenant | None:
+        """The waiting tenant with the smallest counter (of equals, whose head came first) that was not passed over."""
+        waiting = [tenant for tenant in self._tenants.values() if tenant.waiting and tenant not in passed]
+        return min(waiting, key=lambda tenant: (tenant.counter, tenant.waiting[0].arrival), default=None)
+
+    def waiting(self) -> list[Sequence]:
+        """All queued sequences in order of arrival."""
+        queued = (sequence for tenant in self._tenants.values() for sequence in tenant.waiting)
+        return sorted(queued, key=lambda sequence: sequence.arrival)
+
+    def _least_waiting(self) -> float:
+        waiting = (tenant.counter for tenant in self._tenants.values() if tenant.waiting)
+        return min(waiting, default=float("inf"))
+
+    def _start_over(self) -> None:
+        self._tenants = {name: tenant for name, tenant in self._tenants.items() if tenant.live}
+        self._slack = 0.0
+        for tenant in self._tenants.values():
+            tenant.counter = 0.0
+
+
+def share_out(budget: int, wanted: Mapping[Tenant, int], served: Mapping[Tenant, float]) -> dict[Tenant, int]:
+    """Divide a step's prompt tokens: whoever was served least gets first, up to the next one's level, and so on.
+
+    `wanted` are tokens, `served` counters; nobody gets more than wanted, and nothing is left while anybody wants more.
+    """
+    given = dict.fromkeys(wanted, 0)
+    level = dict(served)
+    open_ones = {tenant for tenant, tokens in wanted.items() if tokens}
+    while budget > 0 and open_ones:
+        least = min(level[tenant] for tenant in open_ones)
+        lowest = [tenant for tenant in wanted if tenant in open_ones and level[tenant] <= least]
+        ceiling = min((level[tenant] for tenant in open_ones if level[tenant] > least), default=float("inf"))
+        for tenant in lowest:
+            room = min(wanted[tenant] - given[tenant], -(-budget // len(lowest)), budget)
+            rise = (ceiling - least) / tenant.price
+            count = room if room <= rise else min(int(rise) + 1, room)
+            given[tenant] += count
+            level[tenant] += count * tenant.price
+            budget -= count
+            if given[tenant] == wanted[tenant]:
+                open_ones.discard(tenant)
+    return given
