@@ -80,20 +80,50 @@ def test_placed_twice_or_without_rank(rank: int) -> None:
 
 
 class VersionsAddUp(RuleBasedStateMachine):
+    """Versions load, are used, drain and go in any order, between KV blocks that take and give single pages."""
+
     def __init__(self) -> None:
         super().__init__()
         self.held, self.pool = residency()
         self.users: list[Resident] = []
+        self.kv: list[int] = []
 
-    @rule(name=st.sampled_from("abcdef"), size=st.integers(1, 600), rank=st.integers(1, 20))
-    def place(self, name: str, size: int, rank: int) -> None:
-        if name not in self.held:
-            pages = -(-size // PAGE)
-            try:
+    @rule(name=st.sampled_from("abcdef"), size=st.integers(1, 600), rank=st.integers(1, 20), loading=st.booleans())
+    def place(self, name: str, size: int, rank: int, *, loading: bool) -> None:
+        """Whatever fits is placed, wherever its pages lie."""
+        if name in self.held:
+            return
+        pages = -(-size // PAGE)
+        room = self.held.bytes + size <= BUDGET and rank <= ROWS - 1 - len(self.rows())
+        room = room and pages <= self.pool.total - FLOOR - self.pool.held(Owner.ADAPTER)
+        if room and pages <= self.pool.free:
+            self.held.place(name, size, pages, rank).loading = loading
+        else:
+            with pytest.raises(DoesNotFitError):
                 self.held.place(name, size, pages, rank)
-            except DoesNotFitError:
-                with pytest.raises(DoesNotFitError):
-                    self.held.check(size, pages, rank)
+
+    @rule(count=st.integers(1, 5))
+    def take_kv(self, count: int) -> None:
+        if count <= self.pool.free:
+            self.kv += self.pool.take(count, Owner.KV)
+
+    @rule(data=st.data())
+    def give_kv(self, data: st.DataObject) -> None:
+        if self.kv:
+            self.pool.give([self.kv.pop(data.draw(st.integers(0, len(self.kv) - 1)))], Owner.KV)
+
+    @rule(name=st.sampled_from("abcdef"), whole=st.booleans())
+    def arrive(self, name: str, *, whole: bool) -> None:
+        resident = self.held.get(name)
+        if resident is None or not resident.loading:
+            return
+        if whole:
+            assert self.held.arrive(resident) == resident.draining
+        else:
+            self.held.discard(resident)
+
+    def rows(self) -> list[int]:
+        return [row for version in self.held.versions() for row in version.rows]
 
     @rule(name=st.sampled_from("abcdef"))
     def use(self, name: str) -> None:
@@ -112,20 +142,24 @@ class VersionsAddUp(RuleBasedStateMachine):
     def remove(self, name: str) -> None:
         if name in self.held:
             resident = self.held.get(name)
-            assert self.held.remove(name) == (resident not in self.users)
+            assert resident is not None
+            assert self.held.remove(name) == (resident not in self.users and not resident.loading)
 
     @invariant()
     def sums_match(self) -> None:
         versions = self.held.versions()
         assert self.held.bytes == sum(version.bytes for version in versions) <= BUDGET
         assert self.pool.held(Owner.ADAPTER) == sum(len(version.pages) for version in versions)
-        assert self.pool.free >= FLOOR
-        rows = [row for version in versions for row in version.rows]
+        assert self.pool.held(Owner.ADAPTER) <= self.pool.total - FLOOR
+        assert self.pool.free == self.pool.total - self.pool.held(Owner.ADAPTER) - len(self.kv)
+        pages = [page for version in versions for page in version.pages] + self.kv
+        assert len(set(pages)) == len(pages)
+        rows = self.rows()
         assert len(set(rows)) == len(rows)
         assert all(0 < row < ROWS for row in rows)
         self.held.check(0, 0, ROWS - 1 - len(rows))
         assert len({version.owner for version in versions}) == len(versions)
-        assert all(version in versions for version in self.users)
+        assert all(version in versions and not version.loading for version in self.users)
         assert all(version.requests == self.users.count(version) for version in versions)
 
 
