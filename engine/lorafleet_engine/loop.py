@@ -7,7 +7,7 @@ hashes or packs, and it waits for messages only while nothing is live.
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -15,6 +15,7 @@ from typing import Protocol
 
 from lorafleet_contracts.capacity import BaseDoesNotFitError
 from lorafleet_engine.errors import EngineError, PeerLostError
+from lorafleet_engine.memory.residency import Resident
 from lorafleet_engine.messages import (
     AdapterLoaded,
     AdapterRejected,
@@ -131,7 +132,7 @@ class EngineLoop:
         self._interval = state_interval_s
         self._clock = clock
         self._rules = RequestRules(core.placement.max_model_len, core.config.shape.vocab, core.config.eos_token_ids)
-        self._versions = VersionKeeper(core)
+        self._versions = VersionKeeper(core, clock)
         self._checker = checker
         self._live: dict[str, LiveRequest] = {}
         self._counters = LoopCounters()
@@ -167,13 +168,17 @@ class EngineLoop:
             self._tell(news)
         for checked in () if self._checker is None else self._checker.poll():
             self._mailbox.send(checked)
-        if self._live:
+        if self._live and not self._versions.gathers(self._beginners()):
             self._step()
         if self._draining and not self._live and not self._drained:
             self._drained = True
             self._mailbox.send(Drained())
         if self._changed and self._clock() - self._reported_at >= self._interval:
             self._report()
+
+    def _beginners(self) -> Iterator[Resident | None]:
+        """The adapters of the live requests, None for the base and for those that have begun."""
+        return (None if live.started else live.sequence.adapter for live in self._live.values())
 
     def _patience(self) -> float:
         """Seconds to wait for the first message."""

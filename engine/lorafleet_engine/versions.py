@@ -5,6 +5,8 @@ there: runner/copier.py brings them beside the steps.
 """
 
 import os
+import time
+from collections.abc import Callable, Iterable
 
 from lorafleet_contracts.capacity import PROJECTIONS
 from lorafleet_engine.errors import DoesNotFitError
@@ -22,19 +24,28 @@ from lorafleet_engine.messages import (
     VersionState,
 )
 from lorafleet_engine.runner.assembly import EngineCore
-from lorafleet_engine.runner.copier import Arrival, make_copier
+from lorafleet_engine.runner.copier import Arrival, Copier, make_copier
 from lorafleet_engine.runner.pool import DTYPES
 
+GATHER_S = 0.008
+"""How long the first request of a version that has just arrived may wait for others that are being loaded."""
+FIRST_REQUEST_S = 0.001
+"""How long after its arrival a version's first request may still be on its way here."""
 News = AdapterLoaded | AdapterRejected | AdapterUnloaded
 
 
 class VersionKeeper:
     """Places blobs into the pool and takes them out again."""
 
-    def __init__(self, core: EngineCore) -> None:
+    def __init__(
+        self, core: EngineCore, clock: Callable[[], float] = time.monotonic, copier: Copier | None = None
+    ) -> None:
         self._core = core
+        self._clock = clock
+        self._fresh: dict[Resident, float] = {}
         pool, whole = core.runner.pool, core.config.shape
-        self._copier = make_copier(pool) if core.team is None else core.team.copier(pool, whole)
+        own = make_copier(pool) if core.team is None else core.team.copier(pool, whole)
+        self._copier = copier or own
         self._whole = pool_geometry(whole, core.geometry.dtype_bytes)
 
     @property
@@ -46,6 +57,22 @@ class VersionKeeper:
     def loading(self) -> bool:
         """Whether a load is under way, so that poll should be called soon."""
         return self._copier.busy
+
+    def gathers(self, adapters: Iterable[Resident | None]) -> bool:
+        """Whether the first step of an idle engine had better wait a moment.
+
+        `adapters` are those of its requests, None for the base and for what has begun. Only where all of them have just
+        arrived and more are on their way, or are here but their requests are not yet: versions asked for together then
+        begin together instead of one prefill after another.
+        """
+        if not self._fresh:
+            return False
+        now = self._clock()
+        self._fresh = {each: at for each, at in self._fresh.items() if now - at < GATHER_S}
+        if not self._fresh or not all(adapter in self._fresh for adapter in adapters):
+            return False
+        idle = (at for each, at in self._fresh.items() if not each.requests)
+        return self._copier.busy or any(now - at < FIRST_REQUEST_S for at in idle)
 
     def load(self, key: VersionKey, blob: BlobRef) -> AdapterLoaded | AdapterRejected | None:
         """Start to bring a blob into the pool, preempting KV where it holds the pages; None: poll has the answer.
@@ -119,6 +146,7 @@ class VersionKeeper:
             return [AdapterRejected(resident.key, "bad_blob", arrival.error), *unwanted]
         if self._core.residency.arrive(resident):
             return [AdapterRejected(resident.key, "draining", "it was unloaded while it was loaded"), *unwanted]
+        self._fresh[resident] = self._clock()
         return [self._loaded(resident)]
 
     def _judge(self, blob: BlobRef) -> tuple[AdapterRejectCode, str] | None:

@@ -71,7 +71,7 @@ def keep_packed(tiers: Tiers, blobs: Sequence[Blob]) -> list[Path]:
     for blob in blobs:
         digest = digest_of(blob)
         with disk.temporary() as folder:
-            facts = AdapterFacts(digest, blob.ref.bytes, blob.rank, PROJECTIONS, "", ())
+            facts = AdapterFacts(digest, blob.ref.bytes, blob.ref.bytes, blob.rank, PROJECTIONS, "", ())
             write_packed(folder, HostEntry(facts, blob.ref, None))
             disk.admit(folder, tier.name(digest))
         with disk.using(tier.name(digest)) as kept:

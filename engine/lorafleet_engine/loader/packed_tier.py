@@ -119,7 +119,8 @@ class PackedTier:
 
 def fingerprint_of(config: LoaderConfig, base_dir: Path) -> str:
     """All that the packed bytes, and the judgement that they may be served, depend on beside the adapter's digest."""
-    on = [LAYOUT, config.dtype, asdict(read_config(base_dir).shape), config.target_modules, config.base_names]
+    shape, pool = asdict(read_config(base_dir).shape), (config.target_modules, config.base_names)
+    on = [LAYOUT, config.dtype, config.tensor_parallel, shape, pool]
     return hashlib.sha256(json.dumps(on, sort_keys=True).encode()).hexdigest()[:16]
 
 
