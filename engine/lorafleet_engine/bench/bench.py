@@ -6,7 +6,7 @@ Used by bench/parts/ through command.py.
 import gc
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any
 
@@ -18,7 +18,8 @@ from lorafleet_engine.bench.engine import RandomSource
 from lorafleet_engine.bench.floor import FloorModel, copy_bandwidth
 from lorafleet_engine.bench.options import Dims, Options
 from lorafleet_engine.bench.session import EnginePlan, Session
-from lorafleet_engine.bench.workload import QWEN25_7B, prompts
+from lorafleet_engine.bench.workload import QWEN25_7B, RANKS, prompts
+from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.model.config import parse_config
 from lorafleet_engine.runner.assembly import Placement, assemble
 from lorafleet_engine.runner.pool import DTYPES
@@ -53,6 +54,21 @@ class Bench:
     @property
     def dims(self) -> Dims:
         return self.options.dims
+
+    def plan(self, distinct: int | None = None) -> EnginePlan:
+        """The engine that most cases share. Unless capped, a step may hold the whole catalogue."""
+        cap = self.dims.catalogue if distinct is None else distinct
+        limits = StepLimits(
+            tokens=self.dims.step_tokens,
+            sequences=max(self.dims.batches),
+            distinct_adapters=cap,
+            rank_sum=cap * max(RANKS),
+        )
+        return EnginePlan(limits, self.dims.window)
+
+    def long_plan(self, step_tokens: int) -> EnginePlan:
+        """The same with a long window, and steps of so many tokens."""
+        return EnginePlan(replace(self.plan().limits, tokens=step_tokens), self.dims.long_window)
 
     def session(self, plan: EnginePlan) -> Session:
         """The engine of this plan, built anew (the former one is dropped first) unless it is there already."""

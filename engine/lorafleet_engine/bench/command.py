@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-PARTS = ("decode", "prefill", "serve", "cold", "sweep", "stall", "residents", "merged", "fp8")
+PARTS = ("decode", "prefill", "serve", "residents", "stall", "merged", "cold", "long", "http", "fp8", "sweep")
+"""In an order in which few engines are built."""
 
 
 def register(subparsers: "Subparsers") -> None:
@@ -35,8 +36,8 @@ def register(subparsers: "Subparsers") -> None:
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """The two commands under `parser`."""
     commands = parser.add_subparsers(dest="bench", required=True, metavar="COMMAND")
-    engine = commands.add_parser("engine", help="run one part; finished cases are skipped")
-    engine.add_argument("--part", required=True, choices=PARTS)
+    engine = commands.add_parser("engine", help="run parts; finished cases are skipped")
+    engine.add_argument("--part", required=True, action="append", choices=[*PARTS, "all"], help="may be repeated")
     engine.add_argument("--records", type=Path, required=True, help="a file of JSON lines, appended to")
     engine.add_argument("--sources", type=Path, default=Path("/dev/shm/lorafleet-bench"), help="a tmpfs folder")
     engine.add_argument("--disk", type=Path, default=Path("/var/tmp/lorafleet-bench"), help="a folder on a real disk")
@@ -72,7 +73,6 @@ def _engine(parsed: argparse.Namespace) -> int:
         print(f"lorafleet: `bench engine` needs {error.name} (pip install 'lorafleet[engine]')", file=sys.stderr)
         return 1
     options = Options(
-        part=parsed.part,
         records=parsed.records,
         sources=parsed.sources,
         disk=parsed.disk,
@@ -91,48 +91,46 @@ def _engine(parsed: argparse.Namespace) -> int:
         "torch": torch.__version__,
         "bandwidth_bytes_s": round(bench.floor.bandwidth),
     }
-    summary = {**_run_part(bench, machine, started), **machine}
+    parts = [part for part in PARTS if "all" in parsed.part] or list(dict.fromkeys(parsed.part))
+    summary: dict[str, Any] = {"parts": parts, "done": [], "skipped": [], "left": [], "errors": [], **machine}
+    for part in parts:
+        _run_part(bench, part, machine, started, summary)
     summary["seconds"] = round(time.monotonic() - started, 1)
     print(json.dumps(summary), flush=True)
     return 0 if not summary["left"] and not summary["errors"] else 1
 
 
-def _run_part(bench: "Bench", machine: dict[str, Any], started: float) -> dict[str, Any]:
+def _run_part(
+    bench: "Bench", part: str, machine: dict[str, Any], started: float, summary: dict[str, list[str]]
+) -> None:
     """Run the cases that are not finished yet, as far as the budget goes. A failed case does not end the part."""
     options = bench.options
-    finished = RecordFile(options.records).finished(options.part, options.settings(), machine["device"])
-    summary: dict[str, Any] = {"part": options.part, "done": [], "skipped": [], "left": [], "errors": []}
-    for case in _cases(bench):
+    finished = RecordFile(options.records).finished(part, options.settings(), machine["device"])
+    for case in importlib.import_module(f"lorafleet_engine.bench.parts.{part}").cases(bench):
         if case.key in finished:
-            summary["skipped"].append(case.key)
+            summary["skipped"].append(f"{part} {case.key}")
         elif time.monotonic() - started >= options.budget_s:
-            summary["left"].append(case.key)
+            summary["left"].append(f"{part} {case.key}")
         else:
-            _run_case(bench, case, machine, summary)
+            _run_case(bench, part, case, machine, summary)
             print(f"{time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    return summary
 
 
-def _run_case(bench: "Bench", case: "Case", machine: dict[str, Any], summary: dict[str, Any]) -> None:
+def _run_case(bench: "Bench", part: str, case: "Case", machine: dict[str, Any], summary: dict[str, list[str]]) -> None:
     """Run one case into the records, or into the summary's errors; the engine of a failed one is dropped."""
     options = bench.options
     try:
         record = case.run()
     except Exception as error:  # noqa: BLE001  (the other cases are still worth their figures)
-        summary["errors"].append(f"{case.key}: {type(error).__name__}: {error}")
+        summary["errors"].append(f"{part} {case.key}: {type(error).__name__}: {error}")
         print(summary["errors"][-1], file=sys.stderr, flush=True)
         record = None
     if record is None:
         bench.drop()  # only here, where no traceback holds on to the engine any more
         return
-    RecordFile(options.records).append(Entry(options.part, case.key, options.settings(), machine, record))
-    summary["done"].append(case.key)
-    print(f"{options.part}  {case.key}  {json.dumps(record)}", file=sys.stderr, flush=True)
-
-
-def _cases(bench: "Bench") -> "list[Case]":
-    module = importlib.import_module(f"lorafleet_engine.bench.parts.{bench.options.part}")
-    return list(module.cases(bench))
+    RecordFile(options.records).append(Entry(part, case.key, options.settings(), machine, record))
+    summary["done"].append(f"{part} {case.key}")
+    print(f"{part}  {case.key}  {json.dumps(record)}", file=sys.stderr, flush=True)
 
 
 def _commit() -> str:

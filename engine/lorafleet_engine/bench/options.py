@@ -13,7 +13,8 @@ DType = Literal["float32", "bfloat16"]
 @dataclass(frozen=True, slots=True)
 class Dims:
     """Sizes in tokens, sequences and adapters. `long` are (batch, context) of base decodes; `memory_bytes` None means
-    the device's, by utilisation; `chunk` is the prompt that comes beside running decodes."""
+    the device's, by utilisation; `window` and `long_window` are what sequences may come to. `chunk` is the prompt that
+    comes beside running decodes, of which a step takes `chunk_tokens`; `streams` those of the server."""
 
     name: str
     overrides: dict[str, int]
@@ -34,6 +35,11 @@ class Dims:
     beside: int
     loads: int
     chunk: int
+    chunk_tokens: int
+    window: int
+    long_window: int
+    streams: int
+    clients: int
 
 
 FULL = Dims(
@@ -56,6 +62,11 @@ FULL = Dims(
     beside=64,
     loads=100,
     chunk=8192,
+    chunk_tokens=192,
+    window=4096,
+    long_window=32768,
+    streams=256,
+    clients=4,
 )
 TINY = Dims(
     name="tiny",
@@ -84,6 +95,11 @@ TINY = Dims(
     beside=3,
     loads=6,
     chunk=200,
+    chunk_tokens=24,
+    window=64,
+    long_window=256,
+    streams=4,
+    clients=2,
 )
 
 
@@ -92,7 +108,6 @@ class Options:
     """`records`: the JSON-lines file; `sources`: a folder in memory (tmpfs) for adapters' files; `disk`: a folder on a
     real disk; `budget_s`: no case is started after so many seconds."""
 
-    part: str
     records: Path
     sources: Path
     disk: Path

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 from lorafleet_engine.bench.bench import Bench
 from lorafleet_engine.bench.catalogue import Blob
-from lorafleet_engine.bench.session import EnginePlan, Session
+from lorafleet_engine.bench.session import Session
 from lorafleet_engine.bench.workload import zipf_ids
-from lorafleet_engine.messages import Generate, StepLimits
+from lorafleet_engine.messages import Generate
 
-WIDEST_RANK = 64
 SEED = 7
 """Of prompts and adapters alike, as for the rivals."""
 
@@ -46,13 +45,3 @@ def traffic(bench: Bench, zipf: float | None) -> Traffic:
     if zipf is None:
         return Traffic(bench, (None,) * count)
     return Traffic(bench, tuple(bench.catalogue.take(zipf_ids(count, bench.dims.catalogue, zipf, SEED))))
-
-
-def serving_plan(bench: Bench, distinct: int | None = None) -> EnginePlan:
-    """An engine for this traffic. Without a cap on `distinct` adapters of a step, the whole catalogue may be in one."""
-    dims = bench.dims
-    cap = dims.catalogue if distinct is None else distinct
-    limits = StepLimits(
-        tokens=dims.step_tokens, sequences=max(dims.batches), distinct_adapters=cap, rank_sum=cap * WIDEST_RANK
-    )
-    return EnginePlan(limits, dims.request_prompt + dims.request_answer + 1)

@@ -23,6 +23,7 @@ from lorafleet_engine.messages import (
     Rejected,
     SamplingParams,
     StepLimits,
+    StepTokens,
     Tokens,
     ToLoop,
     UnloadAdapter,
@@ -171,6 +172,10 @@ class Session:
 
     def _note(self, run: Run, live: dict[str, Generate], at: float, message: FromLoop) -> None:
         match message:
+            case StepTokens():
+                run.tokens += len(message.token_ids)
+                for request_id in message.request_ids:
+                    run.times[request_id].append(at)
             case Tokens():
                 run.tokens += len(message.tokens)
                 run.times[message.request_id].append(at)

@@ -89,7 +89,7 @@ def test_is_a_command_of_lorafleet() -> None:
     parser = argparse.ArgumentParser()
     command.register(parser.add_subparsers())
     parsed = parser.parse_args(["bench", "engine", "--part", "serve", "--records", "x"])
-    assert (parsed.part, parsed.repeats, parsed.budget, parsed.tiny) == ("serve", 3, 480.0, False)
+    assert (parsed.part, parsed.repeats, parsed.budget, parsed.tiny) == (["serve"], 3, 480.0, False)
 
 
 def test_the_rivals_name_their_versions() -> None:

@@ -15,7 +15,7 @@ PLAN = EnginePlan(StepLimits(tokens=64, sequences=4), 64)
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    return Bench(Options("serve", tmp_path / "r", tmp_path / "memory", tmp_path, TINY, "cpu", 3, 60, 90, "abc"))
+    return Bench(Options(tmp_path / "r", tmp_path / "memory", tmp_path, TINY, "cpu", 3, 60, 90, "abc"))
 
 
 def test_resident_bytes_must_be_those_of_all_adapters(bench: Bench) -> None:

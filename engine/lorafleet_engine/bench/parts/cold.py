@@ -15,7 +15,7 @@ from lorafleet_contracts.digest import adapter_files, folder_digest
 from lorafleet_engine.bench.bench import Bench, Case, median, rounded
 from lorafleet_engine.bench.catalogue import Blob
 from lorafleet_engine.bench.files import drop_pages, read_bandwidth
-from lorafleet_engine.bench.serving import Traffic, serving_plan, traffic
+from lorafleet_engine.bench.serving import Traffic, traffic
 from lorafleet_engine.bench.session import BenchError, Session
 from lorafleet_engine.bench.workload import write_adapters, write_model
 from lorafleet_engine.messages import LoadAdapter, ToLoop
@@ -109,7 +109,7 @@ class _Arms:
         return tiers
 
     def _ready(self) -> tuple[Session, Traffic]:
-        session = self.bench.session(serving_plan(self.bench))
+        session = self.bench.session(self.bench.plan())
         load = traffic(self.bench, ZIPF)
         if self.warm is None:
             session.keep(load.distinct)
@@ -130,7 +130,7 @@ class _Arms:
             "loaded_bytes": sum(blob.ref.bytes for blob in load.distinct),
             **more,
             "repeats_s": rounded(seconds),
-            "caps": serving_plan(self.bench).caps(),
+            "caps": self.bench.plan().caps(),
         }
 
 

@@ -1,30 +1,25 @@
 """Decode steps: batches x adapters x ranks, and long contexts of the base, each beside the same engine's own base."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from lorafleet_engine.bench.bench import Batch, Bench, Case, decode_ms, median, rounded
 from lorafleet_engine.bench.session import EnginePlan
-from lorafleet_engine.messages import StepLimits
 
 KINDS = ("16", "64", "mixed")
 
 
 def cases(bench: Bench) -> Iterator[Case]:
-    """The matrix of design section 1, smallest batch first, then the long contexts."""
+    """The matrix of design section 1, smallest batch first."""
     dims = bench.dims
-    length = dims.prompt + dims.decode_steps + 1
-    plan = EnginePlan(StepLimits(tokens=dims.step_tokens, sequences=max(dims.batches)), length)
-    matrix = _Matrix(bench)
+    plan, matrix = bench.plan(), _Matrix(bench)
     for batch in dims.batches:
         yield matrix.base(plan, batch, dims.prompt)
         for kind in KINDS:
             for count in dims.distinct:
                 if count <= batch and (kind == "16" or count > 1) and (kind != "mixed" or count == dims.distinct[-1]):
                     yield matrix.adapted(plan, batch, count, kind)
-    for batch, context in dims.long:
-        longest = EnginePlan(StepLimits(tokens=dims.step_tokens, sequences=batch), context + dims.decode_steps + 1)
-        yield matrix.base(longest, batch, context)
 
 
 class _Matrix:
@@ -57,22 +52,37 @@ class _Matrix:
         return Case(f"adapters={count} rank={kind} B={rows}", run)
 
     def _record(self, plan: EnginePlan, batch: Batch, kind: str, times: list[float]) -> dict[str, Any]:
-        bench, context = self._bench, batch.prompt + self._bench.dims.decode_steps // 2
-        rank_sum = sum(blob.rank for blob in batch.used)
+        context = batch.prompt + self._bench.dims.decode_steps // 2
         own = median(self._own_base[plan, batch.rows])
-        floor = bench.floor.of(rank_sum, context * batch.rows).fields()
-        return {
-            "case": "decode",
-            "batch": batch.rows,
-            "context": context,
-            "adapters": len(batch.used),
-            "rank": kind,
-            "rank_sum": rank_sum,
-            "ms": median(times),
-            "own_base_ms": own,
-            "over_own_base": round(median(times) / own, 4),
-            **floor,
-            "over_floor": round(median(times) / floor["floor_ms"], 4),
-            "repeats_ms": rounded(times),
-            "caps": plan.caps(),
-        }
+        return decode_record(self._bench, Measured(plan, batch, context, kind), times, own)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What decode steps were measured of: `context` is the mean during them, `kind` the adapters' ranks."""
+
+    plan: EnginePlan
+    batch: Batch
+    context: int
+    kind: str
+
+
+def decode_record(bench: Bench, what: Measured, times: list[float], own_base_ms: float) -> dict[str, Any]:
+    """The record of a decode case."""
+    rank_sum = sum(blob.rank for blob in what.batch.used)
+    floor = bench.floor.of(rank_sum, what.context * what.batch.rows).fields()
+    return {
+        "case": "decode",
+        "batch": what.batch.rows,
+        "context": what.context,
+        "adapters": len(what.batch.used),
+        "rank": what.kind,
+        "rank_sum": rank_sum,
+        "ms": median(times),
+        "own_base_ms": own_base_ms,
+        "over_own_base": round(median(times) / own_base_ms, 4),
+        **floor,
+        "over_floor": round(median(times) / floor["floor_ms"], 4),
+        "repeats_ms": rounded(times),
+        "caps": what.plan.caps(),
+    }

@@ -8,7 +8,6 @@ import torch
 
 from lorafleet_engine.bench.bench import Batch, Bench, Case, decode_ms, median, rounded
 from lorafleet_engine.bench.session import EnginePlan, Session
-from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.quality.probes import distance, engine_logits
 
 PROBES, PROBE_TOKENS = 32, 40
@@ -16,10 +15,8 @@ PROBES, PROBE_TOKENS = 32, 40
 
 def cases(bench: Bench) -> Iterator[Case]:
     """Every batch, then the logits; the unrounded engine is built once, before the first of them."""
-    dims = bench.dims
-    limits = StepLimits(tokens=dims.step_tokens, sequences=max(dims.batches))
-    pair = _Pair(bench, EnginePlan(limits, max(dims.prompt + dims.decode_steps + 1, PROBE_TOKENS + 1)))
-    for rows in dims.batches:
+    pair = _Pair(bench, bench.plan())
+    for rows in bench.dims.batches:
         yield Case(f"B={rows}", lambda rows=rows: pair.decode(rows))  # type: ignore[misc]
     yield Case("logits", pair.logits)
 

@@ -8,8 +8,7 @@ import torch
 
 from lorafleet_engine.bench.bench import Batch, Bench, Case, decode_ms, median, rounded
 from lorafleet_engine.bench.engine import RandomSource
-from lorafleet_engine.bench.session import EnginePlan
-from lorafleet_engine.messages import MergeConfig, Parity, StepLimits
+from lorafleet_engine.messages import MergeConfig, Parity
 from lorafleet_engine.model.merged import unpack_blob
 from lorafleet_engine.model.weights import WeightSource
 from lorafleet_engine.quality import merging
@@ -27,8 +26,7 @@ def cases(bench: Bench) -> Iterator[Case]:
 
 def _run(bench: Bench, rows: int) -> dict[str, Any]:
     dims = bench.dims
-    limits = StepLimits(tokens=dims.step_tokens, sequences=max(dims.batches))
-    plan = EnginePlan(limits, max(dims.prompt + dims.decode_steps + 1, PROBE_TOKENS + 1))
+    plan = bench.plan()
     session, batch = bench.session(plan), Batch(rows, dims.prompt)
     session.keep([])
     own = decode_ms(bench, session, batch)

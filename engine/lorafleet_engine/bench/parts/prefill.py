@@ -5,16 +5,13 @@ from typing import Any
 
 from lorafleet_engine.bench.bench import Batch, Bench, Case, answer_seconds, median, rounded
 from lorafleet_engine.bench.session import EnginePlan
-from lorafleet_engine.messages import StepLimits
 
 
 def cases(bench: Bench) -> Iterator[Case]:
     """One case a batch; its base is run right before it."""
     dims = bench.dims
-    limits = StepLimits(tokens=dims.step_tokens, sequences=max(dims.prefill_batches))
-    plan = EnginePlan(limits, dims.prompt + dims.decode_steps + 1)
     for rows in dims.prefill_batches:
-        yield _case(bench, plan, rows)
+        yield _case(bench, bench.plan(), rows)
 
 
 def _case(bench: Bench, plan: EnginePlan, rows: int) -> Case:

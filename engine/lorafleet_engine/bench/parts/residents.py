@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from lorafleet_engine.bench.bench import Batch, Bench, Case, decode_ms, median, rounded
-from lorafleet_engine.bench.serving import serving_plan
 
 
 def cases(bench: Bench) -> Iterator[Case]:
@@ -13,7 +12,7 @@ def cases(bench: Bench) -> Iterator[Case]:
 
 
 def _run(bench: Bench) -> dict[str, Any]:
-    plan = serving_plan(bench)
+    plan = bench.plan()
     session = bench.session(plan)
     active = bench.adapters(1, "16")
     everything = bench.adapters(bench.dims.catalogue, "mixed")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lorafleet_engine.bench.bench import Bench, Case, median, rounded
-from lorafleet_engine.bench.serving import serving_plan, traffic
+from lorafleet_engine.bench.serving import traffic
 
 
 def cases(bench: Bench) -> Iterator[Case]:
@@ -15,7 +15,7 @@ def cases(bench: Bench) -> Iterator[Case]:
 
 def _case(bench: Bench, zipf: float | None) -> Case:
     def run() -> dict[str, Any]:
-        plan = serving_plan(bench)
+        plan = bench.plan()
         session = bench.session(plan)
         load = traffic(bench, zipf)
         session.keep(load.distinct)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lorafleet_engine.bench.bench import Batch, Bench, Case, median, rounded
-from lorafleet_engine.bench.options import Dims
 from lorafleet_engine.bench.session import BenchError, EnginePlan, Run, Session
-from lorafleet_engine.messages import LoadAdapter, StepLimits, ToLoop
+from lorafleet_engine.messages import LoadAdapter, ToLoop
 
 SETTLE = 8
 """Steps after the last prompt that are not looked at."""
@@ -18,9 +17,8 @@ LATEST = 2
 
 
 def cases(bench: Bench) -> Iterator[Case]:
-    """Both disturbances, beside the same decodes."""
+    """The loads; the prompt comes with the long windows, in long.py."""
     yield Case("load-stall", lambda: _loads(bench))
-    yield Case("chunked-prefill", lambda: _chunked(bench))
 
 
 def percentile_99(values: Sequence[float]) -> float:
@@ -56,19 +54,12 @@ def _beside(bench: Bench, plan: EnginePlan, watched: int) -> _Beside:
     adapters = bench.adapters(dims.distinct[-1], "mixed")
     batch = Batch(dims.beside, dims.prompt, tuple(adapters))
     session.keep(batch.used)
-    quiet = math.ceil(batch.rows * batch.prompt / (dims.step_tokens - batch.rows)) + SETTLE
+    quiet = math.ceil(batch.rows * batch.prompt / (plan.limits.tokens - batch.rows)) + SETTLE
     return _Beside(bench, session, batch, quiet, watched)
 
 
-def _length(dims: Dims) -> int:
-    """Tokens that one of the running sequences may come to."""
-    return dims.prompt + dims.beside + LATEST * dims.loads + 4 * SETTLE
-
-
 def _loads(bench: Bench) -> dict[str, Any]:
-    dims = bench.dims
-    limits = StepLimits(tokens=dims.step_tokens, sequences=dims.beside)
-    plan = EnginePlan(limits, _length(dims))
+    dims, plan = bench.dims, bench.plan()
     beside = _beside(bench, plan, LATEST * dims.loads + SETTLE)
     active = list(beside.batch.used)
     cold = bench.catalogue.take(range(len(active), len(active) + dims.loads))
@@ -95,14 +86,14 @@ def _loads(bench: Bench) -> dict[str, Any]:
     }
 
 
-def _chunked(bench: Bench) -> dict[str, Any]:
+def chunked(bench: Bench) -> dict[str, Any]:
+    """A long prompt in chunks beside the decodes. Called by long.py."""
     dims = bench.dims
-    chunks = math.ceil(dims.chunk / (dims.step_tokens - dims.beside))
-    limits = StepLimits(tokens=dims.step_tokens, sequences=dims.beside + 1)
-    plan = EnginePlan(limits, max(dims.chunk + 1, _length(dims)))
+    chunks = math.ceil(dims.chunk / dims.chunk_tokens)
+    plan = bench.long_plan(dims.beside + dims.chunk_tokens)
     beside = _beside(bench, plan, max(chunks, dims.loads) + SETTLE)
 
-    def chunked(seed: int) -> list[float]:
+    def disturbed(seed: int) -> list[float]:
         session = beside.session
         long = session.requests(bench.prompts(1, dims.chunk, seed), [None], 1)
         first, run = beside.run(seed, [long])
@@ -110,7 +101,7 @@ def _chunked(bench: Bench) -> dict[str, Any]:
         during = sum(at <= end for at in run.times[first])
         return run.gaps(first, beside.quiet - 1, max(during, beside.quiet + 1))
 
-    steady, loaded = _pairs(bench, beside.steady, chunked)
+    steady, loaded = _pairs(bench, beside.steady, disturbed)
     return {
         "case": "chunked-prefill",
         "batch": beside.batch.rows,
