@@ -1,0 +1,134 @@
+"""The engine as it is deployed: how long it takes to be Ready, and what its own HTTP server costs in throughput.
+
+Both cases start the process tree of `python -m lorafleet_engine` over a checkpoint in memory (so that its files are in
+the page cache), after the same kernels have run in this process, whose compiled files the server finds.
+"""
+
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lorafleet_engine.bench.bench import Bench, Case, median, rounded
+from lorafleet_engine.bench.checkpoint import write_checkpoint
+from lorafleet_engine.bench.engine import RandomSource
+from lorafleet_engine.bench.serving import traffic
+from lorafleet_engine.bench.session import BenchError
+
+NAME = "model"
+
+
+def cases(bench: Bench) -> Iterator[Case]:
+    """The start, then the server against the loop in this process."""
+    both = _Server(bench)
+    yield Case("start", both.start)
+    yield Case("http", both.http)
+
+
+def kernel_files() -> int:
+    """Files in Triton's cache: one more is one compilation more."""
+    root = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+    return sum(len(files) for _, _, files in os.walk(root))
+
+
+@dataclass(slots=True)
+class _Server:
+    bench: Bench
+
+    def start(self) -> dict[str, Any]:
+        """Times of starts with a warm kernel cache; whether anything compiles when requests of all sizes come after."""
+        child, plan = self._prepared()
+        self.bench.session(self.bench.plan())  # its kernels are compiled now, if they were not
+        self.bench.drop()
+        seconds, compiled = [], []
+        before = kernel_files()
+        for _ in range(self.bench.options.repeats):
+            with child.running_server(plan) as server:
+                seconds.append(server.ready_s)
+                ready = kernel_files()
+                if len(seconds) == self.bench.options.repeats:
+                    self._check(server.answer(self._bodies(), self.bench.dims.clients))
+                compiled.append(kernel_files() - ready)
+        return {
+            "case": "start",
+            "ready_s": median(seconds, 2),
+            "repeats_s": rounded(seconds, 2),
+            "compiled_before_ready": ready - before,
+            "compiled_after_ready": sum(compiled),
+            "from": "checkpoint in memory, kernels compiled before",
+            "settings": plan.settings,
+        }
+
+    def http(self) -> dict[str, Any]:
+        """Wall times of the same requests through the server and through the loop in this process."""
+        child, plan = self._prepared()
+        dims = self.bench.dims
+        session, load = self.bench.session(self.bench.plan()), traffic(self.bench, None)
+        session.keep([])
+        inside = self.bench.repeated(lambda _: load.seconds(session))
+        self.bench.drop()
+        with child.running_server(plan) as server:
+            answers = [server.answer(self._bodies(), dims.clients) for _ in range(1 + self.bench.options.repeats)][1:]
+        for answer in answers:
+            self._check(answer)
+        outside = [seconds for seconds, _, _ in answers]
+        return {
+            "case": "http",
+            "ratio": round(median(inside) / median(outside), 4),
+            "tok_s": load.tokens_per_second(median(outside)),
+            "in_process_tok_s": load.tokens_per_second(median(inside)),
+            "streams": min(dims.streams, dims.requests),
+            "requests": dims.requests,
+            "tokens_an_event": round(answers[-1][1] / max(answers[-1][2] - dims.requests, 1), 3),
+            "client_processes": dims.clients,
+            "repeats_s": rounded(outside),
+            "in_process_repeats_s": rounded(inside),
+            "settings": plan.settings,
+        }
+
+    def _prepared(self) -> tuple[Any, Any]:
+        """The module that starts servers, and the plan of one. Raises BenchError where its libraries are missing."""
+        for name in ("uvicorn", "uvloop", "httptools", "orjson", "pydantic", "starlette", "tokenizers", "jinja2"):
+            if importlib.util.find_spec(name) is None:
+                raise BenchError(f"the server needs {name}, which is not installed here")
+        child = importlib.import_module("lorafleet_engine.bench.server_child")
+        options, dims = self.bench.options, self.bench.dims
+        root = options.sources / f"{dims.name}-server"
+        source = RandomSource(self.bench.device, self.bench.dtype)
+        write_checkpoint(root / "volumes" / "models" / NAME, self.bench.raw, source)
+        settings = {
+            "DEVICE": self.bench.device.type,
+            "DTYPE": dims.dtype,
+            "MAX_MODEL_LEN": str(dims.window),
+            "GPU_UTILIZATION_PERCENT": "92",
+            "HOST_CACHE_BYTES": str(1 << 30),
+            "CPU_THREADS": "1",
+        }
+        if dims.memory_bytes is not None:
+            settings["MEMORY_BYTES"] = str(dims.memory_bytes)
+        return child, child.ServerPlan(root / "volumes", NAME, options.sources / "server-work", settings)
+
+    def _bodies(self) -> list[list[dict[str, Any]]]:
+        """The base's requests of the serving workload, dealt to the streams."""
+        dims = self.bench.dims
+        bodies = [
+            {
+                "model": "bench",
+                "prompt": list(request),
+                "max_tokens": dims.request_answer,
+                "temperature": 0,
+                "ignore_eos": True,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            }
+            for request in self.bench.prompts(dims.requests, dims.request_prompt, 7)
+        ]
+        streams = min(dims.streams, dims.requests)
+        return [bodies[number::streams] for number in range(streams)]
+
+    def _check(self, answer: Sequence[float]) -> None:
+        wanted = self.bench.dims.requests * self.bench.dims.request_answer
+        if answer[1] != wanted:
+            raise BenchError(f"the server gave {answer[1]} tokens, {wanted} were asked for")
