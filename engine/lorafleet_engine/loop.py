@@ -246,6 +246,7 @@ class EngineLoop:
             self._gone(key, freed)
 
     def _gone(self, key: VersionKey, freed: int) -> None:
+        self._core.scheduler.forget(key)
         self._tell(AdapterUnloaded(key, freed))
 
     def _tell(self, news: AdapterLoaded | AdapterRejected | AdapterUnloaded) -> None:
@@ -284,7 +285,7 @@ class EngineLoop:
         queue_s = None if live.started else began - live.arrived
         live.started = True
         if advance.finish is None:
-            self._mailbox.send(Tokens(live.request.request_id, tokens, queue_s=queue_s))
+            self._mailbox.send(Tokens(live.request.request_id, tokens, queue_s=queue_s, cached=live.sequence.cached))
             return
         self._count(finished=1)
         self._end(live, tokens, advance.finish, queue_s)
@@ -302,6 +303,7 @@ class EngineLoop:
                 live.usage,
                 stop_token_id=tokens[-1].id if finish == "stop" else None,
                 queue_s=queue_s,
+                cached=live.sequence.cached,
                 error="the model's output is not finite for this request" if finish == "error" else "",
             )
         )
@@ -316,6 +318,16 @@ class EngineLoop:
         now = {name: getattr(self._counters, name) + count for name, count in more.items()}
         self._counters = replace(self._counters, **now)
 
+    def _counted(self) -> LoopCounters:
+        scheduler = self._core.scheduler
+        queried, hit = scheduler.prefix_tokens
+        return replace(
+            self._counters,
+            preemptions=scheduler.preemptions,
+            prefix_queried_tokens=queried,
+            prefix_hit_tokens=hit,
+        )
+
     def _report(self) -> None:
         core, plan = self._core, self._last_plan
         self._changed = False
@@ -329,9 +341,9 @@ class EngineLoop:
                 pages_adapters=self._versions.pages,
                 pages_kv=core.pages.total - core.pages.free - self._versions.pages,
                 running=len(core.scheduler.running),
-                waiting=len(core.scheduler.waiting),
+                waiting=core.scheduler.queued,
                 versions=self._versions.states(),
-                counters=replace(self._counters, preemptions=core.scheduler.preemptions),
+                counters=self._counted(),
                 step_ms=self._step_s * 1e3,
                 step_adapters=len(plan.adapters) if plan else 0,
                 step_rank_sum=plan.rank_sum if plan else 0,

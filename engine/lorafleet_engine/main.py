@@ -96,6 +96,7 @@ async def _loop_config(engine: Engine, settings: Settings) -> LoopConfig:
         device=settings.device,
         dtype=settings.dtype,
         quantization=settings.quantization,
+        prefix_cache=settings.prefix_cache,
         max_model_len=settings.max_model_len,
         memory_bytes=settings.memory_bytes,
         utilization_percent=settings.utilization_percent,

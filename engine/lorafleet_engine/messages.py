@@ -22,6 +22,8 @@ RejectCode = Literal["version_missing", "context_length_exceeded", "does_not_fit
 AdapterRejectCode = Literal["does_not_fit", "rank_above_limit", "wrong_model", "bad_blob", "draining"]
 VersionPhase = Literal["loading", "resident", "draining"]
 Quantization = Literal["none", "fp8"]
+PrefixSharing = Literal["off", "tenant", "shared"]
+"""Who finds the KV blocks of equal beginnings that were computed before: nobody, the same tenant, or every tenant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class LoopConfig:
     device: Literal["cpu", "cuda"] = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
     quantization: Quantization = "none"
+    prefix_cache: PrefixSharing = "off"
     max_model_len: int = 2048
     memory_bytes: int | None = None
     utilization_percent: int = 92
@@ -188,7 +191,8 @@ class Tokens:
     """News of one request. The last one carries `finish_reason` and `usage`.
 
     With finish_reason "stop" the last token is the end token itself (`stop_token_id`), which has no text.
-    `queue_s` (first message only) is the time from arrival to the first step. `error` says what went wrong for "error".
+    `queue_s` (first message only) is the time from arrival to the first step; `cached` tokens of the prompt were found
+    computed. `error` says what went wrong for "error".
     """
 
     request_id: str
@@ -197,6 +201,7 @@ class Tokens:
     usage: Usage | None = None
     stop_token_id: int | None = None
     queue_s: float | None = None
+    cached: int = 0
     error: str = ""
 
 
@@ -327,6 +332,8 @@ class LoopCounters:
     rejected: int = 0
     loads: int = 0
     unloads: int = 0
+    prefix_queried_tokens: int = 0
+    prefix_hit_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

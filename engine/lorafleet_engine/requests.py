@@ -59,7 +59,11 @@ class RequestRules:
         room = self.max_model_len - len(request.prompt_ids)
         stops = {*params.stop_token_ids, *(() if params.ignore_eos else self.eos_token_ids)}
         sequence = Sequence(
-            request.request_id, list(request.prompt_ids), min(params.max_tokens, room), frozenset(stops)
+            request.request_id,
+            list(request.prompt_ids),
+            min(params.max_tokens, room),
+            frozenset(stops),
+            tenant=request.tenant,
         )
         seed = params.seed if params.seed is not None else secrets.randbits(63)
         return LiveRequest(request, sequence, seed, now)

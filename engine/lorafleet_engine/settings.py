@@ -75,6 +75,7 @@ class Settings:
     device: Literal["cpu", "cuda"]
     dtype: Literal["float32", "bfloat16"]
     quantization: Literal["none", "fp8"]
+    prefix_cache: Literal["off", "tenant", "shared"]
     tensor_parallel: int
     max_model_len: int
     target_modules: tuple[str, ...]
@@ -134,6 +135,7 @@ def load_settings(environ: Mapping[str, str], cgroup: Path = CGROUP) -> Settings
         device=device,
         dtype="bfloat16" if dtype == "bfloat16" else "float32",
         quantization=_quantization(reader, device, dtype),
+        prefix_cache=_prefix_cache(reader),
         tensor_parallel=_tensor_parallel(reader),
         max_model_len=reader.number("MAX_MODEL_LEN", 2048, 16, 1 << 20),
         target_modules=modules,
@@ -165,6 +167,12 @@ def memory_limit(cgroup: Path) -> int:
         if text.isdecimal():
             return min(int(text), physical)
     return physical
+
+
+def _prefix_cache(reader: _Reader) -> Literal["off", "tenant", "shared"]:
+    """Who may find what was computed before; a tenant sees nothing of another's unless told so."""
+    chosen = _choice(reader, "PREFIX_CACHE", ("tenant", "shared", "off"))
+    return "shared" if chosen == "shared" else "off" if chosen == "off" else "tenant"
 
 
 def _quantization(reader: _Reader, device: str, dtype: str) -> Literal["none", "fp8"]:

@@ -12,8 +12,9 @@ from lorafleet_engine.layers.weight import DenseWeight, MakeWeight, make_fp8
 from lorafleet_engine.memory.budget import MemoryPlan, plan_engine_memory
 from lorafleet_engine.memory.geometry import RESERVED_PAGES, PoolGeometry, pool_geometry
 from lorafleet_engine.memory.pages import PagePool
+from lorafleet_engine.memory.prefix import PrefixCache
 from lorafleet_engine.memory.residency import Residency
-from lorafleet_engine.messages import LoopConfig, Parity, Quantization, StepLimits
+from lorafleet_engine.messages import LoopConfig, Parity, PrefixSharing, Quantization, StepLimits
 from lorafleet_engine.model.config import ModelConfig, read_config
 from lorafleet_engine.model.decoder import build_decoder
 from lorafleet_engine.model.shards import WHOLE, Shard, ShardedSource
@@ -35,7 +36,7 @@ FP8_CAPABILITY = (8, 9)
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where and how large: `usable` bytes of `device` for everything, numbers of `dtype`, projections held as
-    `quantization` says, sequences of at most `max_model_len` tokens."""
+    `quantization` says, sequences of at most `max_model_len` tokens, equal beginnings shared as `prefix_cache` says."""
 
     device: torch.device
     dtype: torch.dtype
@@ -43,6 +44,7 @@ class Placement:
     max_model_len: int
     limits: StepLimits
     quantization: Quantization = "none"
+    prefix_cache: PrefixSharing = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,9 @@ def assemble(config: ModelConfig, source: WeightSource, placement: Placement, pa
     decoder = build_decoder(own, tensors, FORMS[placement.quantization], part.add_up)
     pool = DevicePool(geometry, plan.pages, plan.table_rows, placement.device, placement.dtype)
     runner = Runner(own, decoder, pool, geometry, limits, max_model_len=length, team=part.team)
-    scheduler = Scheduler(limits, pages)
+    sharing = placement.prefix_cache
+    prefix = None if sharing == "off" else PrefixCache(pages, shared=sharing == "shared")
+    scheduler = Scheduler(limits, pages, prefix=prefix)
     return EngineCore(config, placement, geometry, plan, pages, residency, scheduler, runner, team=part.team)
 
 
@@ -112,7 +116,7 @@ def start_core(settings: LoopConfig, part: Part = ALONE) -> EngineCore:
     if settings.quantization == "fp8":
         check_fp8(device, dtype)
     usable, length = _usable(settings, device, part.shard.size), settings.max_model_len
-    placement = Placement(device, dtype, usable, length, limits, settings.quantization)
+    placement = Placement(device, dtype, usable, length, limits, settings.quantization, settings.prefix_cache)
     with SafetensorsSource(Path(settings.model_dir), device, dtype) as source:
         return assemble(config, source, placement, part)
 

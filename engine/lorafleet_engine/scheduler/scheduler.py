@@ -87,6 +87,16 @@ class Scheduler:
         self._batch.free(sequence)
         self._tenants.leave(sequence)
 
+    def forget(self, version: str) -> None:
+        """A version is gone: nothing that was computed with it will be asked for."""
+        if self._prefix is not None:
+            self._prefix.drop(version)
+
+    @property
+    def prefix_tokens(self) -> tuple[int, int]:
+        """Tokens of prompts that were looked up in the prefix cache, and those found there."""
+        return (0, 0) if self._prefix is None else (self._prefix.queried, self._prefix.hit)
+
     def make_room(self, pages: int) -> bool:
         """Free `pages` pages, preempting the last in order as far as needed; False if not even that suffices."""
         return self._batch.make_room(pages)

@@ -47,6 +47,12 @@ class Answer:
             Choice(index, tokenizer, plan.stops, choice.params.logprobs is not None)
             for index, choice in enumerate(plan.choices)
         ]
+        self._cached: dict[tuple[int, ...], int] = {}
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompts, each counted once, that the engine found computed."""
+        return sum(self._cached.values())
 
     @property
     def prompt_tokens(self) -> int:
@@ -89,6 +95,7 @@ class Answer:
             raise OpenAIError(500, f"the engine failed: {news.error}", code="engine_error")
         if news.finish_reason == "cancelled":
             raise unavailable("the request was cancelled by the engine", "cancelled")
+        self._cached.setdefault(self._plan.choices[index].prompt, news.cached)
         return self._choices[index].push(news)
 
 

@@ -87,6 +87,8 @@ class Metrics:
                 ("step_rank_sum", "Sum of their ranks"),
                 ("step_seconds", "Duration of the last step"),
                 ("preemptions", "Preemptions since the start"),
+                ("prefix_queried_tokens", "Tokens of prompts looked up in the prefix cache since the start"),
+                ("prefix_hit_tokens", "Tokens of prompts found in the prefix cache since the start"),
                 ("loader_restarts", "Restarts of the loader process"),
             )
         }
@@ -162,6 +164,8 @@ class Metrics:
             "step_rank_sum": state.step_rank_sum,
             "step_seconds": state.step_ms / 1000,
             "preemptions": state.counters.preemptions,
+            "prefix_queried_tokens": state.counters.prefix_queried_tokens,
+            "prefix_hit_tokens": state.counters.prefix_hit_tokens,
         }
         for name, value in values.items():
             self._gauges[name].set(value)

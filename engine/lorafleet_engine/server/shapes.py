@@ -46,12 +46,13 @@ class AnswerShape(Protocol):
         ...
 
 
-def usage_of(answer: Answer) -> dict[str, int]:
+def usage_of(answer: Answer) -> dict[str, Any]:
     """The usage object."""
     return {
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.completion_tokens,
         "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
     }
 
 
