@@ -23,9 +23,9 @@ def test_rounding(device: torch.device, rows: int, width: int, dtype: torch.dtyp
     x = (torch.randn(rows, width, device=device) * torch.logspace(-4, 3, rows, device=device)[:, None]).to(dtype)
     x[-1, 5] = 0
     data, scales = kernel.quantize_rows(x)
-    wanted = reference.quantize_rows(x)
-    assert torch.equal(scales, wanted[1])
-    right = (data.float() == wanted[0].float()).double().mean().item()
+    wanted = reference.quantize_rows(x.cpu())  # torch divides by a number less exactly on CUDA
+    assert torch.equal(scales.cpu(), wanted[1])
+    right = (data.float().cpu() == wanted[0].float()).double().mean().item()
     # Triton's interpreter forgets the carry where rounding leads to the next power of two.
     assert right == 1 if torch.cuda.is_available() else right > 0.9
 

@@ -92,10 +92,9 @@ def _few_rows(
 ) -> torch.Tensor:
     rows, depth = x[0].shape
     outputs = weight[0].shape[0]
-    if rows <= 16:
-        m, n, k, stages = (16, 64, 128, 3) if outputs >= WIDE else (16, 32, 256, 6)
-    else:
-        m, n, k, stages = (64, 128, 128, 3) if outputs >= WIDE else (64, 64, 256, 6)
+    m, n, k, stages = 64, 64, 256, 6
+    if outputs >= WIDE:
+        m, n, k, stages = (16, 64, 128, 3) if rows <= 16 else (64, 128, 128, 3)
     out = torch.empty(rows, outputs, device=x[0].device, dtype=dtype)
     given = x[1] if bias is None else bias
     blocks = {"BM": m, "BN": n, "BK": k, "BIASED": bias is not None, "num_stages": stages, "num_warps": 4}
