@@ -17,7 +17,7 @@ export OMP_NUM_THREADS ?= 1
 
 include $(wildcard e2e/*/*.mk gateway/*.mk)
 
-.PHONY: help setup check fmt unit coverage height test crds clean gpu-smoke
+.PHONY: help setup check fmt unit coverage height test crds clean gpu-smoke test-gpu
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -64,6 +64,10 @@ crds: $(STAMP) ## Write crds/ and the chart's copy from the models
 
 gpu-smoke: ## Time and check one decode step of a 7B model on a CUDA device; prints one line of JSON
 	@PYTHONPATH=contracts:engine python3 -m lorafleet_engine.bench.smoke
+
+test-gpu: ## Tests that need a CUDA device, and the conformance suite on it; needs what the engine and its tests import
+	PYTHONPATH=$(PYTHONPATH):$(CURDIR) $(PYTHON) -m pytest -o filterwarnings=default -p no:cacheprovider -m gpu tests/engine
+	PYTHONPATH=$(PYTHONPATH):$(CURDIR) LORAFLEET_CONFORMANCE_DEVICE=cuda $(PYTHON) -m pytest -o filterwarnings=default -p no:cacheprovider tests/conformance
 
 clean: ## Remove what builds leave in the tree (caches outside stay)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

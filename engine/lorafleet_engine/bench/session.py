@@ -66,6 +66,19 @@ class Run:
     tokens: int = 0
     times: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     loaded: dict[str, float] = field(default_factory=dict)
+    news: list[Tokens | StepTokens] = field(default_factory=list)
+
+    def answer(self, request_id: str) -> list[int]:
+        """The tokens of a request."""
+        found: list[int] = []
+        for each in self.news:
+            if isinstance(each, StepTokens):
+                found += [
+                    token for name, token in zip(each.request_ids, each.token_ids, strict=True) if name == request_id
+                ]
+            elif each.request_id == request_id:
+                found += [token.id for token in each.tokens]
+        return found
 
     def gaps(self, request_id: str, first: int, last: int | None = None) -> list[float]:
         """Seconds between a request's tokens `first` .. `last`."""
@@ -173,10 +186,12 @@ class Session:
     def _note(self, run: Run, live: dict[str, Generate], at: float, message: FromLoop) -> None:
         match message:
             case StepTokens():
+                run.news.append(message)
                 run.tokens += len(message.token_ids)
                 for request_id in message.request_ids:
                     run.times[request_id].append(at)
             case Tokens():
+                run.news.append(message)
                 run.tokens += len(message.tokens)
                 run.times[message.request_id].append(at)
                 if message.finish_reason is not None:
