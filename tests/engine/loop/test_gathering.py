@@ -1,46 +1,21 @@
 """Cold adapters that are asked for together begin together; warm requests wait for none of them."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from lorafleet_engine.adapters.pack import pack_adapter
 from lorafleet_engine.loop import EngineLoop
-from lorafleet_engine.memory.residency import Resident
-from lorafleet_engine.messages import AdapterLoaded, BlobRef, FromLoop, Generate, LoadAdapter
-from lorafleet_engine.runner.copier import Arrival, Copier, DirectCopier
+from lorafleet_engine.messages import AdapterLoaded, FromLoop, Generate, LoadAdapter
+from lorafleet_engine.runner.copier import DirectCopier
 from lorafleet_engine.versions import VersionKeeper
 from tests.engine.loop.conftest import Ask
 from tests.engine.support.driver import LoopDriver, collect
+from tests.engine.support.slow_copier import SlowCopier
 from tests.engine.support.tiny import TinyModel
 
 LOAD_MS, STEP_MS, TURN_MS = 2.0, 20.0, 0.1
-
-
-@dataclass
-class SlowCopier:
-    """Copies one after another, LOAD_MS each, by the test's own clock."""
-
-    behind: Copier
-    now: Callable[[], float]
-    due: list[float] = field(default_factory=list)
-    arrived: list[Arrival] = field(default_factory=list)
-
-    @property
-    def busy(self) -> bool:
-        return bool(self.due)
-
-    def submit(self, resident: Resident, blob: BlobRef, file: int) -> None:
-        self.behind.submit(resident, blob, file)
-        self.arrived += self.behind.poll()
-        self.due.append(max([self.now(), *self.due]) + LOAD_MS / 1e3)
-
-    def poll(self) -> list[Arrival]:
-        done = sum(at <= self.now() for at in self.due)
-        news, self.arrived, self.due = self.arrived[:done], self.arrived[done:], self.due[done:]
-        return news
 
 
 class Clocked:
@@ -49,7 +24,7 @@ class Clocked:
     def __init__(self, driver: LoopDriver) -> None:
         self.driver, self.ms, self.steps = driver, 0.0, 0
         driver.loop = EngineLoop(driver.core, driver.mailbox, 0, clock=lambda: self.ms / 1e3)
-        copier = SlowCopier(DirectCopier(driver.core.runner.pool), lambda: self.ms / 1e3)
+        copier = SlowCopier(DirectCopier(driver.core.runner.pool), lambda: self.ms / 1e3, LOAD_MS / 1e3)
         driver.loop._versions = VersionKeeper(driver.core, lambda: self.ms / 1e3, copier)
 
     def run(self, loads: Sequence[LoadAdapter], requests: Sequence[Generate]) -> dict[str, float]:
