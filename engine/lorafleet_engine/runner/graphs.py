@@ -62,6 +62,7 @@ class GraphCache:
             self._forward(packed, shape)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory):
+        # Threads that copy adapters go on calling the driver meanwhile.
+        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
             logits = self._forward(packed, shape)
         return graph, logits
