@@ -136,7 +136,7 @@ def load_settings(environ: Mapping[str, str], cgroup: Path = CGROUP) -> Settings
         dtype="bfloat16" if dtype == "bfloat16" else "float32",
         quantization=_quantization(reader, device, dtype),
         prefix_cache=_prefix_cache(reader),
-        tensor_parallel=_tensor_parallel(reader),
+        tensor_parallel=reader.number("TENSOR_PARALLEL", 1, 1, 64),
         max_model_len=reader.number("MAX_MODEL_LEN", 2048, 16, 1 << 20),
         target_modules=modules,
         utilization_percent=reader.number("GPU_UTILIZATION_PERCENT", 92, 10, 98),
@@ -188,16 +188,6 @@ def _quantization(reader: _Reader, device: str, dtype: str) -> Literal["none", "
     if (device, dtype) != ("cuda", "bfloat16"):
         raise SettingsError(f"{name} fp8 needs LORAFLEET_DEVICE cuda and LORAFLEET_DTYPE bfloat16: a CPU gains nothing")
     return "fp8"
-
-
-def _tensor_parallel(reader: _Reader) -> int:
-    """Processes that share the model; one merges an adapter into its weights."""
-    size = reader.number("TENSOR_PARALLEL", 1, 1, 64)
-    if size > 1 and reader.is_set("MERGE_ADAPTER"):
-        raise SettingsError(
-            f"LORAFLEET_TENSOR_PARALLEL {size}: an adapter is merged (LORAFLEET_MERGE_ADAPTER) at 1 only"
-        )
-    return size
 
 
 def _load_caches(reader: _Reader) -> CacheSettings:

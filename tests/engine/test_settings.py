@@ -63,10 +63,6 @@ def test_limits_of_cgroup_v1(tmp_path: Path) -> None:
         ({"LORAFLEET_DTYPE": "int8"}, "DTYPE"),
         ({"LORAFLEET_QUANTIZATION": "int8"}, "QUANTIZATION"),
         ({"LORAFLEET_TENSOR_PARALLEL": "0"}, "TENSOR_PARALLEL"),
-        (
-            {"LORAFLEET_TENSOR_PARALLEL": "2", "LORAFLEET_MERGE_ADAPTER": "a", "LORAFLEET_MERGE_VERSION": KEY},
-            "TENSOR_PARALLEL 2: an adapter is merged",
-        ),
         ({"LORAFLEET_QUANTIZATION": "int4"}, "QUANTIZATION int4 is refused"),
         ({"LORAFLEET_QUANTIZATION": "fp8"}, "QUANTIZATION fp8 needs"),
         ({"LORAFLEET_MERGE_ADAPTER": "file:///a"}, "MERGE_VERSION"),

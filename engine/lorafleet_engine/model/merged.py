@@ -8,6 +8,7 @@ from typing import TypeAlias
 import torch
 
 from lorafleet_contracts.capacity import PROJECTIONS, ModelShape
+from lorafleet_engine.messages import BlobRef
 from lorafleet_engine.model.decoder import parent
 from lorafleet_engine.model.weights import WeightSource
 
@@ -32,6 +33,11 @@ def unpack_blob(data: torch.Tensor, module_ranks: Sequence[Sequence[int]], shape
             if rank:
                 matrices[layer, module] = (parts[0], parts[1])
     return matrices
+
+
+def read_floats(blob: BlobRef) -> torch.Tensor:
+    """A packed adapter of float32, mapped."""
+    return torch.from_file(blob.path, shared=False, size=blob.bytes // 4, dtype=torch.float32)
 
 
 def of_layer(matrices: Matrices, layer: int) -> LayerMatrices:

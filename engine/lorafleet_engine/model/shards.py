@@ -14,6 +14,7 @@ from lorafleet_contracts.capacity import PROJECTIONS, ROW_PARALLEL, ModelShape, 
 from lorafleet_engine.errors import UnsupportedModelError
 from lorafleet_engine.model.config import ModelConfig
 from lorafleet_engine.model.decoder import parent
+from lorafleet_engine.model.merged import LayerMatrices
 from lorafleet_engine.model.weights import WeightSource
 
 
@@ -102,3 +103,14 @@ def _adapter_sides(module: str, whole: ModelShape, shard: Shard) -> tuple[tuple[
     if module in ROW_PARALLEL:
         return (fan_in, shard.of(fan_in)), (fan_out, slice(0, fan_out))
     return (fan_in, slice(0, fan_in)), (fan_out, shard.of(fan_out))
+
+
+def join_matrices(shares: Sequence[LayerMatrices]) -> LayerMatrices:
+    """The whole of a version's matrices in one layer, out of all shares by rank."""
+    whole = {}
+    for module, (down, up) in shares[0].items():
+        if module in ROW_PARALLEL:
+            whole[module] = torch.cat([share[module][0] for share in shares], dim=1), up
+        else:
+            whole[module] = down, torch.cat([share[module][1] for share in shares], dim=1)
+    return whole

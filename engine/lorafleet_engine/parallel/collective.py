@@ -25,6 +25,7 @@ class Collective:
     def __init__(self, shard: Shard, meeting: str, device: torch.device) -> None:
         """Wait for the others, who name the same file. Raises PeerLostError."""
         self._device = device
+        self._size = shard.size
         self._group: Any = None
         store = FileStore(meeting, shard.size)
         try:
@@ -46,6 +47,15 @@ class Collective:
             self._group.broadcast([tensor], dist.BroadcastOptions()).wait()  # its root is 0
         except RuntimeError as error:
             raise PeerLostError(str(error)) from error
+
+    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Everybody's contiguous tensors, all of one size, by rank."""
+        found = [torch.empty_like(tensor) for _ in range(self._size)]
+        try:
+            self._group.allgather([found], [tensor]).wait()
+        except RuntimeError as error:
+            raise PeerLostError(str(error)) from error
+        return found
 
     def close(self) -> None:
         """Leave; nothing waits for peers that are gone."""

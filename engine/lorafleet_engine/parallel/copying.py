@@ -1,4 +1,5 @@
-"""A packed version's share into a device's pool: cut out on a thread, then copied as runner/copier.py does it.
+"""A packed version's share into a device's pool: cut out on a thread, then copied as runner/copier.py does it; and all
+shares of a version back in one place.
 
 Used by gang.py and follower.py; a packed file holds the version for the whole model.
 """
@@ -15,7 +16,9 @@ import torch
 from lorafleet_contracts.capacity import ModelShape
 from lorafleet_engine.memory.residency import Resident
 from lorafleet_engine.messages import BlobRef
-from lorafleet_engine.model.shards import Shard, shard_adapter
+from lorafleet_engine.model.merged import LayerMatrices
+from lorafleet_engine.model.shards import Shard, join_matrices, shard_adapter
+from lorafleet_engine.parallel.collective import Collective
 from lorafleet_engine.runner.copier import Arrival, Copier, make_copier
 from lorafleet_engine.runner.pool import DTYPES, DevicePool
 
@@ -92,3 +95,17 @@ class ShardCopier:
             os.close(target)
             raise
         return target, len(data)
+
+
+def borrow(collective: Collective, own: LayerMatrices) -> LayerMatrices:
+    """The whole matrices of a version in one layer, of everybody's shares. All call this at the same time."""
+    parts = [part for pair in own.values() for part in pair]
+    flat = torch.cat([part.reshape(-1) for part in parts])
+    shares = []
+    for given in collective.gather(flat):
+        pieces = [
+            piece.view_as(part)
+            for piece, part in zip(torch.split(given, [part.numel() for part in parts]), parts, strict=True)
+        ]
+        shares.append(dict(zip(own, zip(pieces[::2], pieces[1::2], strict=True), strict=True)))
+    return join_matrices(shares)

@@ -7,15 +7,20 @@ import logging
 import os
 import sys
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
+import torch
 
 from lorafleet_contracts.capacity import BaseDoesNotFitError
 from lorafleet_engine.errors import EngineError
 from lorafleet_engine.memory.residency import Resident
+from lorafleet_engine.messages import BlobRef
+from lorafleet_engine.model.merged import MergedSource, read_floats, unpack_blob
 from lorafleet_engine.model.shards import Shard
+from lorafleet_engine.model.weights import SafetensorsSource
 from lorafleet_engine.parallel.collective import Collective
-from lorafleet_engine.parallel.copying import ShardCopier
+from lorafleet_engine.parallel.copying import ShardCopier, borrow
 from lorafleet_engine.parallel.messages import (
     FollowerConfig,
     FollowerFailed,
@@ -23,10 +28,12 @@ from lorafleet_engine.parallel.messages import (
     FollowerReady,
     Install,
     Installed,
+    Lend,
+    Merge,
     Step,
     ToFollower,
 )
-from lorafleet_engine.runner.assembly import EngineCore, Part, device_of, start_core
+from lorafleet_engine.runner.assembly import EngineCore, Part, device_of, overwrite_weights, start_core
 
 logger = logging.getLogger(__name__)
 LOADING_WAIT_S = 0.001
@@ -56,7 +63,7 @@ def _serve(connection: Connection) -> None:
     collective = Collective(shard, config.meeting, device_of(config.settings, shard))
     core = start_core(config.settings, Part(shard, collective.add_up))
     connection.send(FollowerReady(core.plan.pages, core.plan.table_rows))
-    worker = _Worker(core, shard, connection)
+    worker = _Worker(core, config, collective, connection)
     while True:
         worker.turn()
 
@@ -64,10 +71,14 @@ def _serve(connection: Connection) -> None:
 class _Worker:
     """One message after the other, in between the versions on their way."""
 
-    def __init__(self, core: EngineCore, shard: Shard, connection: Connection) -> None:
-        self._runner = core.runner
+    def __init__(
+        self, core: EngineCore, config: FollowerConfig, collective: Collective, connection: Connection
+    ) -> None:
+        self._core = core
+        self._collective = collective
+        self._model_dir = Path(config.settings.model_dir)
         self._connection = connection
-        self._copier = ShardCopier(core.runner.pool, core.config.shape, shard)
+        self._copier = ShardCopier(core.runner.pool, core.config.shape, core.shard)
         self._numbers: dict[int, int] = {}
 
     def turn(self) -> None:
@@ -81,9 +92,20 @@ class _Worker:
     def _handle(self, message: ToFollower) -> None:
         match message:
             case Step():
-                self._runner.follow(np.frombuffer(message.ints, dtype=np.int32), message.shape)
+                self._core.runner.follow(np.frombuffer(message.ints, dtype=np.int32), message.shape)
             case Install():
                 self._install(message)
+            case Lend():
+                resident = Resident("", len(message.rows), 0, (), message.rows)
+                borrow(self._collective, self._core.runner.pool.matrices_of(resident, message.layer))
+            case Merge():
+                self._merge(message.blob)
+
+    def _merge(self, blob: BlobRef) -> None:
+        core = self._core
+        with SafetensorsSource(self._model_dir, core.placement.device, torch.float32) as source:
+            matrices = unpack_blob(read_floats(blob), blob.module_ranks, core.config.shape)
+            overwrite_weights(core, MergedSource(source, matrices, core.placement.dtype))
 
     def _install(self, message: Install) -> None:
         blob = message.blob

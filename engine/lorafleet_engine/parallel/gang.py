@@ -22,9 +22,10 @@ from lorafleet_contracts.capacity import ModelShape
 from lorafleet_engine.errors import PeerLostError
 from lorafleet_engine.memory.residency import Resident
 from lorafleet_engine.messages import BlobRef, LoopConfig
+from lorafleet_engine.model.merged import LayerMatrices
 from lorafleet_engine.model.shards import Shard
 from lorafleet_engine.parallel.collective import Collective
-from lorafleet_engine.parallel.copying import ShardCopier
+from lorafleet_engine.parallel.copying import ShardCopier, borrow
 from lorafleet_engine.parallel.messages import (
     FollowerConfig,
     FollowerFailed,
@@ -32,6 +33,8 @@ from lorafleet_engine.parallel.messages import (
     FromFollower,
     Install,
     Installed,
+    Lend,
+    Merge,
     Step,
     ToFollower,
 )
@@ -166,6 +169,16 @@ class Gang:
     def step(self, ints: npt.NDArray[np.int32], shape: StepShape) -> None:
         """See Team."""
         self.tell(Step(shape, ints.tobytes()))
+
+    def matrices(self, pool: DevicePool, resident: Resident, layer: int) -> LayerMatrices:
+        """See Team."""
+        self.tell(Lend(resident.rows, layer))
+        assert self._collective is not None
+        return borrow(self._collective, pool.matrices_of(resident, layer))
+
+    def merge(self, blob: BlobRef) -> None:
+        """See Team."""
+        self.tell(Merge(blob))
 
     def copier(self, pool: DevicePool, whole: ModelShape) -> Copier:
         """See Team."""

@@ -1,6 +1,6 @@
 """What rank 0 and a follower say to each other, pickled over a pipe. A follower does one thing after the other.
 
-FollowerConfig comes first. Collectives are started in the same order everywhere: that of the Steps.
+FollowerConfig comes first. Collectives are started in the same order everywhere: that of Step and Lend.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,22 @@ class Install:
     blob: BlobRef
 
 
-ToFollower: TypeAlias = Step | Install
+@dataclass(frozen=True, slots=True)
+class Lend:
+    """Give rank 0 one's share of a version's matrices in one layer; `rows` are its rows of rank."""
+
+    rows: tuple[int, ...]
+    layer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Put the weights with the packed adapter added (float32) in the place of the base's."""
+
+    blob: BlobRef
+
+
+ToFollower: TypeAlias = Step | Install | Lend | Merge
 
 
 @dataclass(frozen=True, slots=True)

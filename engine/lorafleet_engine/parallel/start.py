@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from lorafleet_engine.errors import DoesNotFitError, UnsupportedModelError
+from lorafleet_engine.errors import DoesNotFitError
 from lorafleet_engine.messages import LoopConfig
 from lorafleet_engine.model.config import read_config
 from lorafleet_engine.model.shards import Shard
@@ -40,7 +40,5 @@ def start_team(settings: LoopConfig, lost: Lost) -> EngineCore:
 def _check(settings: LoopConfig, shard: Shard) -> None:
     """What can be known before anything is started."""
     shard.config(read_config(Path(settings.model_dir)))
-    if settings.merge is not None:
-        raise UnsupportedModelError(["an adapter is merged into the weights by one process only: tensorParallel 1"])
     if settings.device == "cuda" and torch.cuda.device_count() < shard.size:
         raise DoesNotFitError("GPUs of one tensor-parallel engine", shard.size, torch.cuda.device_count())

@@ -81,7 +81,7 @@ class QualityChecker:
             if layer + 1 < layers:
                 self._layers.bring(layer + 1)
             with torch.inference_mode():
-                matrices = self._core.runner.pool.matrices_of(resident, layer)
+                matrices = self._core.matrices_of(resident, layer)
                 streams = [arm.pass_layer(layer, x, matrices) for arm, x in zip(self._arms, streams, strict=True)]
             yield None
         self._layers.drop()
@@ -92,10 +92,9 @@ class QualityChecker:
 
 
 def make_checker(core: EngineCore, settings: LoopConfig) -> QualityChecker | None:
-    """The checker of an engine on a quantised base; None where nothing is to be checked, or where the pool has a share
-    of the adapters only. Raises BrokenModelError."""
+    """The checker of an engine on a quantised base; None where nothing is to be checked. Raises BrokenModelError."""
     probes = usable_probes(settings.probes, settings.max_model_len)
-    if settings.quantization == "none" or settings.merge is not None or core.team is not None or not probes:
+    if settings.quantization == "none" or settings.merge is not None or not probes:
         return None
     source = SafetensorsSource(Path(settings.model_dir), core.placement.device, core.placement.dtype).__enter__()
     return QualityChecker(core, source, probes)

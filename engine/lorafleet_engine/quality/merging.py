@@ -4,53 +4,66 @@ The reference runs first and alone, so that no two of model, pool and reference 
 engine answers unmerged, its weights are overwritten layer by layer, and it answers again.
 """
 
+import os
+import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from lorafleet_contracts.probe import MERGED_FACTOR
-from lorafleet_engine.errors import ParityError
-from lorafleet_engine.messages import LoopConfig, MergeConfig, Parity
+from lorafleet_engine.errors import EngineError, ParityError
+from lorafleet_engine.memory.geometry import blob_bytes
+from lorafleet_engine.memory.residency import Resident
+from lorafleet_engine.messages import BlobRef, LoopConfig, MergeConfig, Parity
 from lorafleet_engine.model.config import ModelConfig, read_config
-from lorafleet_engine.model.decoder import refill_layers
-from lorafleet_engine.model.merged import Matrices, MergedSource, of_layer, unpack_blob
+from lorafleet_engine.model.merged import Matrices, MergedSource, of_layer, read_floats, unpack_blob
 from lorafleet_engine.model.weights import SafetensorsSource, WeightSource
 from lorafleet_engine.parallel.gang import Lost, ignore
 from lorafleet_engine.parallel.start import start_team
 from lorafleet_engine.quality.probes import Probes, distance, engine_logits, plain_logits, usable_probes
 from lorafleet_engine.quality.reference import PlainModel
-from lorafleet_engine.runner.assembly import FORMS, EngineCore, start_core
+from lorafleet_engine.runner.assembly import EngineCore, overwrite_weights, start_core
+from lorafleet_engine.runner.team import Team
 
 EXACT = 1e-5
 """Relative L2 up to which two ways of summing in fp32 differ."""
 KEY = "merged"
+ARRIVAL_POLL_S = 0.002
 
 
 def start_engine(settings: LoopConfig, lost: Lost = ignore) -> EngineCore:
     """Assemble the engine that `settings` describe, over several processes or alone, merged or not. Raises what these
     ways raise. `lost` see start_team."""
-    if settings.tensor_parallel > 1:
-        return start_team(settings, lost)
-    return start_core(settings) if settings.merge is None else start_merged(settings, settings.merge)
+    start = partial(start_team, settings, lost) if settings.tensor_parallel > 1 else partial(start_core, settings)
+    return start() if settings.merge is None else start_merged(settings, settings.merge, start)
 
 
-def start_merged(settings: LoopConfig, merge: MergeConfig) -> EngineCore:
+def start_merged(settings: LoopConfig, merge: MergeConfig, start: Callable[[], EngineCore]) -> EngineCore:
     """Assemble the engine and merge. Raises what start_core raises, and ParityError with the figures."""
     torch.set_num_threads(settings.threads)
     config = read_config(Path(settings.model_dir))
     probes = usable_probes(settings.probes, settings.max_model_len)
     if not probes:
         raise ParityError("no probe is long enough to compare the merged adapter on")
-    data = torch.from_file(merge.blob.path, shared=False, size=merge.blob.bytes // 4, dtype=torch.float32)
+    data = read_floats(merge.blob)
     with SafetensorsSource(Path(settings.model_dir), torch.device(settings.device), torch.float32) as source:
         matrices = unpack_blob(data, merge.blob.module_ranks, config.shape)
         truth = reference_logits(config, source, matrices, probes)
-        core = start_core(settings)
-        unmerged = unmerged_logits(core, data, merge, probes)
-        merge_weights(core, source, matrices)
-    return replace(core, parity=judge(engine_logits(core, probes, None), unmerged, truth))
+        core = start()
+        try:
+            unmerged = unmerged_logits(core, data, merge, probes)
+            if core.team is not None:
+                core.team.merge(merge.blob)
+            merge_weights(core, source, matrices)
+            return replace(core, parity=judge(engine_logits(core, probes, None), unmerged, truth))
+        except BaseException:
+            core.close()
+            raise
 
 
 def reference_logits(config: ModelConfig, source: WeightSource, matrices: Matrices, probes: Probes) -> torch.Tensor:
@@ -65,19 +78,37 @@ def unmerged_logits(core: EngineCore, data: torch.Tensor, merge: MergeConfig, pr
 
     Raises DoesNotFitError.
     """
-    blob = data.to(core.placement.dtype)
-    size = blob.numel() * blob.element_size()
-    resident = core.residency.place(KEY, size, core.geometry.pages_of(merge.blob.module_ranks), merge.blob.rank)
-    core.runner.pool.install(resident, blob, merge.blob.module_ranks)
+    blob, ranks = data.to(core.placement.dtype), merge.blob.module_ranks
+    size = blob_bytes(core.geometry, ranks)
+    resident = core.residency.place(KEY, size, core.geometry.pages_of(ranks), merge.blob.rank)
+    if core.team is None:
+        core.runner.pool.install(resident, blob, ranks)
+    else:
+        _install_everywhere(core, core.team, resident, (blob, merge.blob))
     logits = engine_logits(core, probes, resident)
     core.residency.remove(KEY)
     return logits
 
 
+def _install_everywhere(core: EngineCore, team: Team, resident: Resident, data: tuple[torch.Tensor, BlobRef]) -> None:
+    """Bring the data, which is like a packed file in another dtype, to every device, and wait. Raises EngineError."""
+    blob, like = data
+    copier = team.copier(core.runner.pool, core.config.shape)
+    with tempfile.NamedTemporaryFile(prefix="lorafleet-") as file:
+        file.write(blob.view(torch.uint8).numpy().data)
+        file.flush()
+        dtype: Literal["float32", "bfloat16"] = "bfloat16" if blob.dtype == torch.bfloat16 else "float32"
+        packed = replace(like, path=file.name, bytes=blob.numel() * blob.element_size(), dtype=dtype)
+        copier.submit(resident, packed, os.dup(file.fileno()))
+        while not (arrived := copier.poll()):
+            time.sleep(ARRIVAL_POLL_S)
+    if arrived[0].error:
+        raise EngineError(f"the adapter to merge does not come to every device: {arrived[0].error}")
+
+
 def merge_weights(core: EngineCore, source: WeightSource, matrices: Matrices) -> None:
     """Overwrite the core's weights by those with the adapter. `source` gives the base in fp32."""
-    merged = MergedSource(source, matrices, core.placement.dtype)
-    refill_layers(core.runner.decoder, core.config, merged, FORMS[core.placement.quantization])
+    overwrite_weights(core, MergedSource(source, matrices, core.placement.dtype))
 
 
 def judge(merged: torch.Tensor, unmerged: torch.Tensor, truth: torch.Tensor) -> Parity:

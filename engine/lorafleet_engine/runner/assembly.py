@@ -13,10 +13,11 @@ from lorafleet_engine.memory.budget import MemoryPlan, plan_engine_memory
 from lorafleet_engine.memory.geometry import RESERVED_PAGES, PoolGeometry, pool_geometry
 from lorafleet_engine.memory.pages import PagePool
 from lorafleet_engine.memory.prefix import PrefixCache
-from lorafleet_engine.memory.residency import Residency
+from lorafleet_engine.memory.residency import Residency, Resident
 from lorafleet_engine.messages import LoopConfig, Parity, PrefixSharing, Quantization, StepLimits
 from lorafleet_engine.model.config import ModelConfig, read_config
-from lorafleet_engine.model.decoder import build_decoder
+from lorafleet_engine.model.decoder import build_decoder, refill_layers
+from lorafleet_engine.model.merged import LayerMatrices
 from lorafleet_engine.model.shards import WHOLE, Shard, ShardedSource
 from lorafleet_engine.model.weights import SafetensorsSource, WeightSource
 from lorafleet_engine.runner.pool import DTYPES, DevicePool
@@ -74,7 +75,13 @@ class EngineCore:
     scheduler: Scheduler
     runner: Runner
     parity: Parity | None = None
+    shard: Shard = WHOLE
     team: Team | None = None
+
+    def matrices_of(self, resident: Resident, layer: int) -> LayerMatrices:
+        """What DevicePool.matrices_of gives, of the whole model."""
+        pool = self.runner.pool
+        return pool.matrices_of(resident, layer) if self.team is None else self.team.matrices(pool, resident, layer)
 
     def close(self) -> None:
         """End the processes that share the model, if there are any."""
@@ -101,8 +108,8 @@ def assemble(config: ModelConfig, source: WeightSource, placement: Placement, pa
     runner = Runner(own, decoder, pool, geometry, limits, max_model_len=length, team=part.team)
     sharing = placement.prefix_cache
     prefix = None if sharing == "off" else PrefixCache(pages, shared=sharing == "shared")
-    scheduler = Scheduler(limits, pages, prefix=prefix)
-    return EngineCore(config, placement, geometry, plan, pages, residency, scheduler, runner, team=part.team)
+    scheduler, whose = Scheduler(limits, pages, prefix=prefix), (part.shard, part.team)
+    return EngineCore(config, placement, geometry, plan, pages, residency, scheduler, runner, None, *whose)
 
 
 def start_core(settings: LoopConfig, part: Part = ALONE) -> EngineCore:
@@ -119,6 +126,13 @@ def start_core(settings: LoopConfig, part: Part = ALONE) -> EngineCore:
     placement = Placement(device, dtype, usable, length, limits, settings.quantization, settings.prefix_cache)
     with SafetensorsSource(Path(settings.model_dir), device, dtype) as source:
         return assemble(config, source, placement, part)
+
+
+def overwrite_weights(core: EngineCore, source: WeightSource) -> None:
+    """Put the projections and norms of another source of whole tensors in the place of this process's."""
+    tensors = source if core.shard.size == 1 else ShardedSource(source, core.shard)
+    form = FORMS[core.placement.quantization]
+    refill_layers(core.runner.decoder, core.shard.config(core.config), tensors, form)
 
 
 def device_of(settings: LoopConfig, shard: Shard) -> torch.device:

@@ -6,6 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lorafleet_contracts.capacity import ModelShape
+from lorafleet_engine.memory.residency import Resident
+from lorafleet_engine.messages import BlobRef
+from lorafleet_engine.model.merged import LayerMatrices
 from lorafleet_engine.runner.copier import Copier
 from lorafleet_engine.runner.packing import StepShape
 from lorafleet_engine.runner.pool import DevicePool
@@ -20,6 +23,14 @@ class Team(Protocol):
 
     def copier(self, pool: DevicePool, whole: ModelShape) -> Copier:
         """Brings versions for a model of `whole` shape to every device: into `pool` here, into the same pages there."""
+        ...
+
+    def matrices(self, pool: DevicePool, resident: Resident, layer: int) -> LayerMatrices:
+        """What DevicePool.matrices_of gives, of the whole model."""
+        ...
+
+    def merge(self, blob: BlobRef) -> None:
+        """The weights are overwritten by those with an adapter added, packed in float32."""
         ...
 
     def close(self) -> None:

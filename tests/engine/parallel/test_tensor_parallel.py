@@ -12,7 +12,15 @@ from safetensors.torch import load_file, save_file
 
 from lorafleet_engine.adapters.pack import pack_adapter
 from lorafleet_engine.errors import PeerLostError, UnsupportedModelError
-from lorafleet_engine.messages import AdapterLoaded, AdapterUnloaded, Generate, SamplingParams, UnloadAdapter
+from lorafleet_engine.messages import (
+    AdapterLoaded,
+    AdapterUnloaded,
+    Generate,
+    MergeConfig,
+    SamplingParams,
+    UnloadAdapter,
+)
+from lorafleet_engine.model.config import read_config
 from lorafleet_engine.parallel.gang import Gang
 from lorafleet_engine.quality.probes import distance, engine_logits
 from tests.engine.support.driver import LoopDriver
@@ -113,6 +121,35 @@ def test_bfloat16(make: Callable[..., TinyModel], start: Start) -> None:
 def _calm(name: str, weight: torch.Tensor) -> torch.Tensor:
     """Weights as small as published ones: those of tiny models are so large that they magnify rounding."""
     return weight * 0.2 if "proj" in name else weight
+
+
+def test_an_adapter_is_merged_by_every_process(make: Callable[..., TinyModel], start: Start, tmp_path: Path) -> None:
+    model = make("llama-biases", ("patterns",))
+    shape = read_config(model.directory).shape
+    blob = pack_adapter(model.adapters["patterns"], shape, "float32").write(tmp_path / "merge")
+    merged = start(model, 2, merge=MergeConfig(blob), probes=PROMPTS[1:])
+    parity = merged.core.parity
+    assert parity is not None
+    assert 0 < parity.merged < 1e-5
+    assert merged.core.residency.bytes == 0
+    alone = start(model, 1)
+    load_all(alone, model)
+    assert (logits(merged, None) - logits(alone, "patterns")).abs().max() <= LAW
+
+
+def test_matrices_are_collected(make: Callable[..., TinyModel], start: Start) -> None:
+    """What the check of a rounded base reads."""
+    model = make("qwen2", ("patterns",))
+    alone, both = start(model, 1), start(model, 2)
+    for driver in (alone, both):
+        load_all(driver, model)
+    resident = [driver.core.residency.get("patterns") for driver in (alone, both)]
+    assert resident[0] is not None
+    assert resident[1] is not None
+    for layer in range(3):
+        whole, collected = alone.core.matrices_of(resident[0], layer), both.core.matrices_of(resident[1], layer)
+        assert whole.keys() == collected.keys()
+        assert all(map(torch.equal, sum(whole.values(), ()), sum(collected.values(), ())))
 
 
 def test_versions_come_and_go(make: Callable[..., TinyModel], start: Start) -> None:
