@@ -62,7 +62,8 @@ def test_weights_are_those_of_peft(tiny: Callable[[str], TinyModel], tmp_path: P
 def test_answers_are_those_of_peft(tiny: Callable[[str], TinyModel], tmp_path: Path, family: str, kind: str) -> None:
     model = tiny(family)
     before = _sha(model.directory)
-    driver = LoopDriver.start(settings_for(model, merge_of(model, kind, tmp_path / "blobs")), tmp_path / "blobs")
+    settings = settings_for(model, merge_of(model, kind, tmp_path / "blobs"), prefix_cache="shared")
+    driver = LoopDriver.start(settings, tmp_path / "blobs")
     parity = driver.core.parity
     assert parity is not None
     assert 0 < parity.merged < 1e-5
