@@ -1,14 +1,15 @@
-"""The one thread that owns the device: inbox -> schedule -> run -> sample -> outbox.
+"""The one thread that owns the device: inbox -> schedule -> launch -> tokens of the step before -> outbox.
 
-Runs in a process of its own, started by child.py; tests drive it through a Mailbox of their own. It never parses,
-hashes or packs, and it waits for messages only while nothing is live.
+On a device that runs by itself the next step is planned, packed and launched while the last one runs; only then are the
+last one's tokens awaited. Runs in a process of its own, started by child.py; tests drive it through a Mailbox of their
+own. It never parses, hashes or packs, and it waits for messages only while nothing is live.
 """
 
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Protocol
@@ -34,6 +35,7 @@ from lorafleet_engine.messages import (
     LoopState,
     Rejected,
     Shutdown,
+    StepTokens,
     Token,
     Tokens,
     ToLoop,
@@ -44,7 +46,7 @@ from lorafleet_engine.quality.checking import QualityChecker, make_checker
 from lorafleet_engine.quality.merging import start_engine
 from lorafleet_engine.requests import LiveRequest, Refusal, RequestRules
 from lorafleet_engine.runner.assembly import EngineCore
-from lorafleet_engine.runner.sampler import Draw, sample
+from lorafleet_engine.runner.sampler import Sampled
 from lorafleet_engine.scheduler.sequence import Advance, StepPlan
 from lorafleet_engine.versions import VersionKeeper
 
@@ -115,8 +117,19 @@ def _lose(mailbox: PipeMailbox, message: str) -> None:
     os._exit(1)
 
 
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A step on the device. `live` are the requests of its samples, in order; `began` is the loop's clock."""
+
+    plan: StepPlan
+    live: list[LiveRequest]
+    sampled: Sampled
+    began: float
+
+
 class EngineLoop:
-    """One message or step at a time. `clock` gives seconds, for durations only."""
+    """One message or step at a time. `clock` gives seconds, for durations only. Steps are `overlapped` unless the
+    device computes within the launch."""
 
     def __init__(
         self,
@@ -126,6 +139,7 @@ class EngineLoop:
         clock: Callable[[], float] = time.monotonic,
         *,
         checker: QualityChecker | None = None,
+        overlapped: bool | None = None,
     ) -> None:
         self._core = core
         self._mailbox = mailbox
@@ -136,6 +150,9 @@ class EngineLoop:
         self._checker = checker
         self._live: dict[str, LiveRequest] = {}
         self._counters = LoopCounters()
+        self._overlapped = core.runner.asynchronous if overlapped is None else overlapped
+        self._flight: _Flight | None = None
+        self._landed_at = float("-inf")
         self._last_plan: StepPlan | None = None
         self._step_s = 0.0
         self._reported_at = float("-inf")
@@ -161,14 +178,16 @@ class EngineLoop:
             self.turn()
 
     def turn(self) -> None:
-        """Take in what has arrived, run one step, report."""
+        """Take in what has arrived, launch a step, send the tokens of the one before, report."""
         for message in self._mailbox.receive(self._patience()):
             self._handle(message)
         for news in self._versions.poll():
             self._tell(news)
         for checked in () if self._checker is None else self._checker.poll():
             self._mailbox.send(checked)
-        if self._live and not self._versions.gathers(self._beginners()):
+        if self._live and self._versions.gathers(self._beginners()):
+            self._land()
+        elif self._live or self._flight:
             self._step()
         if self._draining and not self._live and not self._drained:
             self._drained = True
@@ -182,7 +201,7 @@ class EngineLoop:
 
     def _patience(self) -> float:
         """Seconds to wait for the first message."""
-        if self._live:
+        if self._live or self._flight:
             return 0
         checking = self._checker is not None and self._checker.busy
         return LOADING_WAIT_S if self._versions.loading or checking else self._interval
@@ -261,24 +280,61 @@ class EngineLoop:
         self._report()
 
     def _step(self) -> None:
-        """Plan, run, sample and send one step."""
+        """Launch the next step, then land the one before (or this one, unless steps are overlapped)."""
+        if any(live.penalised for live in self._live.values()):
+            self._land()  # what it drew decides how the next token is drawn
+        before = self._flight
+        launched = self._launch() if self._live else None
+        if launched is None and before is None and self._live:
+            raise RuntimeError("requests are live but none of them can run")
+        if before is not None:
+            self._land()
+        self._flight = launched
+        if not self._overlapped:
+            self._land()
+
+    def _launch(self) -> "_Flight | None":
+        """Plan a step and hand it to the device; None when nothing can run before the step in flight has landed."""
         began = self._clock()
         plan = self._core.scheduler.plan()
         if plan is None:
-            raise RuntimeError("requests are live but none of them can run")
-        logits = self._core.runner.logits(plan)
-        live = [self._live[work.sequence.request_id] for work in plan.works if work.samples]
-        tokens = sample(
-            logits, [Draw(x.request.params, x.seed, x.sequence.tokens, x.sequence.prompt_length) for x in live]
-        )
-        advances = self._core.scheduler.commit(plan, [None if token is None else token.id for token in tokens])
+            return None
+        samples = [work for work in plan.works if work.samples]
+        live = [self._live[work.sequence.request_id] for work in samples]
+        draws = {
+            row: request.draw(work.start + work.count)
+            for row, (request, work) in enumerate(zip(live, samples, strict=True))
+            if not request.plain
+        }
+        return _Flight(plan, live, self._core.runner.launch(plan, draws), began)
+
+    def _land(self) -> None:
+        """Wait for the tokens of the step in flight, record them and send the news."""
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return
+        tokens, told = flight.sampled.wait()
+        advances = self._core.scheduler.commit(flight.plan, tokens)
+        self._send_tokens(flight, advances, told)
+        now = self._clock()
+        self._last_plan, self._changed = flight.plan, True
+        self._step_s = now - max(flight.began, self._landed_at)
+        self._landed_at = now
+        chunked = flight.plan.tokens - flight.plan.decodes
+        self._count(steps=1, prompt_tokens=chunked, generated_tokens=sum(a.token is not None for a in advances))
+
+    def _send_tokens(self, flight: "_Flight", advances: list[Advance], told: dict[int, Token]) -> None:
+        """Most requests have a token more and no other news: they share a message."""
+        quiet: list[tuple[str, int]] = []
         for advance in advances:
-            self._advance(live[advance.row], tokens[advance.row], advance, began)
-        self._last_plan, self._changed = plan, True
-        self._step_s = self._clock() - began
-        self._count(
-            steps=1, prompt_tokens=plan.tokens - plan.decodes, generated_tokens=sum(t is not None for t in tokens)
-        )
+            live, number = flight.live[advance.row], advance.token
+            if live.started and number is not None and advance.finish is None and advance.row not in told:
+                quiet.append((live.request.request_id, number))
+            else:
+                token = None if number is None else told.get(advance.row) or Token(number)
+                self._advance(live, token, advance, flight.began)
+        if quiet:
+            self._mailbox.send(StepTokens(*zip(*quiet, strict=True)))
 
     def _advance(self, live: LiveRequest, token: Token | None, advance: Advance, began: float) -> None:
         tokens = () if token is None else (token,)

@@ -1,9 +1,10 @@
 """Requests in flight as the loop knows them. Used by loop.py: turns Generate into a Sequence, or says why not."""
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lorafleet_engine.messages import Generate, RejectCode, SamplingParams, Usage
+from lorafleet_engine.runner.sampler import Draw, penalised, plain
 from lorafleet_engine.scheduler.sequence import Sequence
 
 MAX_LOGPROBS = 100
@@ -11,13 +12,25 @@ MAX_LOGPROBS = 100
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """A request and its sequence. `arrived` is the loop's clock; `started` once its first token was sent."""
+    """A request and its sequence. `arrived` is the loop's clock; `started` once its first token was sent; `plain` and
+    `penalised` say how it is drawn (see runner/sampler.py)."""
 
     request: Generate
     sequence: Sequence
     seed: int
     arrived: float
     started: bool = False
+    plain: bool = field(init=False)
+    penalised: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.plain, self.penalised = plain(self.request.params), penalised(self.request.params)
+
+    def draw(self, place: int) -> Draw:
+        """How to draw the token at `place` of prompt and answer."""
+        sequence = self.sequence
+        position = place - sequence.prompt_length
+        return Draw(self.request.params, self.seed, sequence.tokens, sequence.prompt_length, position)
 
     @property
     def usage(self) -> Usage:

@@ -48,15 +48,15 @@ class Decoder:
     norm: RmsNorm
     head: torch.Tensor
 
-    def __call__(self, batch: ForwardBatch) -> torch.Tensor:
-        """Return logits [S, vocab] of the batch's sample rows, in the model's dtype; the cache is written."""
+    def __call__(self, batch: ForwardBatch, out: torch.Tensor) -> torch.Tensor:
+        """Write logits of the batch's sample rows to out [S, vocab], in the model's dtype; the cache is written."""
         x = F.embedding(batch.tokens, self.embedding)
         delta: torch.Tensor | None = None
         for layer in self.layers:
             x, delta = layer(x, delta, batch)
         assert delta is not None
         _, normed = self.norm.of_sum(x.index_select(0, batch.samples), delta.index_select(0, batch.samples))
-        return F.linear(normed, self.head)
+        return torch.mm(normed, self.head.t(), out=out)
 
 
 def build_decoder(

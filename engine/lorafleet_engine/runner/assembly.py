@@ -125,7 +125,10 @@ def start_core(settings: LoopConfig, part: Part = ALONE) -> EngineCore:
     usable, length = _usable(settings, device, part.shard.size), settings.max_model_len
     placement = Placement(device, dtype, usable, length, limits, settings.quantization, settings.prefix_cache)
     with SafetensorsSource(Path(settings.model_dir), device, dtype) as source:
-        return assemble(config, source, placement, part)
+        core = assemble(config, source, placement, part)
+        if part.shard.size == 1:
+            core.runner.prepare()
+        return core
 
 
 def overwrite_weights(core: EngineCore, source: WeightSource) -> None:

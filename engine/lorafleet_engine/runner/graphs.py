@@ -1,9 +1,9 @@
 """Captured decode steps: one CUDA graph a rounded shape, whatever adapters, ranks and pages the step has.
 
-Used by runner.py on CUDA devices only.
+Used by runner.py on CUDA devices only. All of them are captured before the first request.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import torch
@@ -12,22 +12,53 @@ from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.runner.lora_work import most_work
 from lorafleet_engine.runner.packing import StepShape
 
+SEQUENCE_STEP = 8
+"""Decodes are rounded up to multiples of this, and to powers of two below it."""
+CONTEXT_PAGES = (32, 256)
+"""Page tables are rounded up to these widths (512 and 4,096 tokens), beyond them to that of the longest sequence."""
 ROW_STEP = 128
 """Rows of rank are rounded up to multiples of this, and to powers of two above it, where they are gathered."""
 
 
+def batch_size(decodes: int) -> int:
+    """How many rows a step of so many decodes gets."""
+    if decodes <= SEQUENCE_STEP:
+        return _power_of_two(decodes) if decodes else 0
+    return -(-decodes // SEQUENCE_STEP) * SEQUENCE_STEP
+
+
 def rounded(shape: StepShape, most_pages: int, limits: StepLimits) -> StepShape:
-    """Round a decode step's shape up to one that is worth a graph. Raises ValueError for one with prompt chunks."""
+    """Round a step's shape up: of steps without prompt chunks there are few shapes; of others, the decodes' are few."""
+    decodes = batch_size(shape.decodes)
+    pages = next((pages for pages in context_pages(most_pages) if pages >= shape.pages), most_pages) if decodes else 0
+    tokens = shape.tokens - shape.decodes + decodes
     if shape.chunks:
-        raise ValueError("steps with prompt chunks are not captured")
-    decodes = _power_of_two(shape.decodes)
-    pages = min(_power_of_two(max(shape.pages, 16)), most_pages)
+        return replace(shape, tokens=tokens, decodes=decodes, pages=pages)
     rows, lists = 0, shape.lists
     if lists.segments:
         rows, lists = most_work(decodes, lists.token_tile, limits)
     elif shape.rows:
         rows = min(_power_of_two(max(shape.rows, ROW_STEP)), limits.rank_sum)
-    return replace(shape, tokens=decodes, decodes=decodes, samples=decodes, pages=pages, rows=rows, lists=lists)
+    return replace(shape, tokens=tokens, decodes=decodes, samples=decodes, pages=pages, rows=rows, lists=lists)
+
+
+def context_pages(most_pages: int) -> tuple[int, ...]:
+    """The widths of page tables that graphs have."""
+    return (*(pages for pages in CONTEXT_PAGES if pages < most_pages), most_pages)
+
+
+def decode_shapes(most_pages: int, limits: StepLimits, token_tile: int | None) -> list[StepShape]:
+    """Every shape that decode steps are rounded to, the largest first; with LoRA only where it runs in tiles."""
+    sizes = sorted({batch_size(count) for count in range(1, limits.sequences + 1)}, reverse=True)
+    shapes = [StepShape(size, size, pages, size, 0) for size in sizes for pages in reversed(context_pages(most_pages))]
+    if token_tile is None:
+        return shapes
+    worked = [most_work(shape.decodes, token_tile, limits) for shape in shapes]
+    return [
+        both
+        for shape, (rows, lists) in zip(shapes, worked, strict=True)
+        for both in (replace(shape, rows=rows, lists=lists), shape)
+    ]
 
 
 def _power_of_two(value: int) -> int:
@@ -37,7 +68,8 @@ def _power_of_two(value: int) -> int:
 class GraphCache:
     """Captures `forward(packed, shape) -> logits` once a shape and replays it.
 
-    `packed` is the buffer the graphs read: the caller fills it before every run. Logits are valid until the next run.
+    `packed` is the buffer the graphs read: the caller fills it before every run. Logits are valid until the next run;
+    they must not be memory of a graph, which another may use again.
     """
 
     def __init__(self, forward: Callable[[torch.Tensor, StepShape], torch.Tensor], packed: torch.Tensor) -> None:
@@ -46,10 +78,18 @@ class GraphCache:
         self._captured: dict[StepShape, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         self._memory = torch.cuda.graph_pool_handle()
 
+    def __contains__(self, shape: StepShape) -> bool:
+        return shape in self._captured
+
+    def capture(self, shapes: Iterable[StepShape]) -> None:
+        """Have graphs of these shapes; `packed` must hold a step that may run at each of them."""
+        for shape in shapes:
+            if shape not in self._captured:
+                self._captured[shape] = self._capture(shape)
+
     def run(self, shape: StepShape) -> torch.Tensor:
         """Replay (first capture, if need be) the step that `packed` holds."""
-        if shape not in self._captured:
-            self._captured[shape] = self._capture(shape)
+        self.capture((shape,))
         graph, logits = self._captured[shape]
         graph.replay()
         return logits

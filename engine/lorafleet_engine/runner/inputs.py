@@ -21,7 +21,8 @@ from lorafleet_engine.runner.pool import DevicePool
 @dataclass(frozen=True, slots=True)
 class InputBuilder:
     """Turns packed ints into a ForwardBatch over one pool for attention with these heads; rope is model.rope's table;
-    `side` see TileSource."""
+    `side` see TileSource; `ints` are the sampled tokens of the step before and then the packed ints (see StepPacker).
+    """
 
     geometry: PoolGeometry
     pool: DevicePool
@@ -29,13 +30,14 @@ class InputBuilder:
     rope: torch.Tensor
     dtype: torch.dtype
     side: torch.cuda.Stream | None
+    ints: torch.Tensor
 
     def build(self, packed: torch.Tensor, shape: StepShape) -> ForwardBatch:
         """packed [shape.size] is int32 on the device, as runner.packing wrote it."""
         fields = {name: packed[where] for name, where in shape.offsets().items()}
         angles = self.rope.index_select(0, fields["positions"])
         return ForwardBatch(
-            tokens=fields["tokens"],
+            tokens=self.ints.index_select(0, fields["sources"]),
             new=NewTokens(fields["slots"].long(), angles[:, None, 0], angles[:, None, 1]),
             attention=attention_work(self._contexts(fields, shape), self.dtype),
             samples=fields["samples"],

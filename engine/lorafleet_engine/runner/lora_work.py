@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lorafleet_engine.kernels.lora import FEW_TOKENS, RANK_TILE, TOKEN_TILE
+from lorafleet_engine.kernels.lora import RANK_TILE
 from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.scheduler.sequence import StepPlan
 
@@ -39,8 +39,9 @@ class LoraWork:
     sizes: ListSizes
 
 
-def lora_work(plan: StepPlan, most: int) -> LoraWork | None:
-    """Lay out a step's adapters in segments of at most `most` tokens; None when it has none."""
+def lora_work(plan: StepPlan, most: int, decodes: int) -> LoraWork | None:
+    """Lay out a step's adapters in segments of at most `most` tokens; None when it has none. The tokens of chunks stand
+    behind `decodes` rows, which may be more than the plan's."""
     if not plan.adapters:
         return None
     numbers = {adapter.owner: number for number, adapter in enumerate(plan.adapters)}
@@ -50,6 +51,7 @@ def lora_work(plan: StepPlan, most: int) -> LoraWork | None:
     owners = np.repeat(owners, np.fromiter((work.count for work in plan.works), np.int32))
     counts = np.bincount(owners[owners >= 0], minlength=len(numbers))
     order = np.argsort(owners, kind="stable")[len(owners) - counts.sum() :]
+    order[order >= plan.decodes] += decodes - plan.decodes
     tiles = np.array([-(-adapter.rank // RANK_TILE) for adapter in plan.adapters])
     rows = np.zeros(tiles.sum() * RANK_TILE, dtype=np.int32)
     first_tile = tiles.cumsum() - tiles
@@ -77,11 +79,6 @@ def lora_work(plan: StepPlan, most: int) -> LoraWork | None:
         "counts": np.array([len(segment_of), len(own)]),
     }
     return LoraWork(lists, ListSizes(len(own), len(segment_of), most))
-
-
-def token_tile(plan: StepPlan) -> int:
-    """Decode steps have few tokens of each adapter: short segments suit them."""
-    return FEW_TOKENS if plan.decodes == len(plan.works) else TOKEN_TILE
 
 
 def most_work(tokens: int, most: int, limits: StepLimits) -> tuple[int, ListSizes]:

@@ -5,7 +5,7 @@ is what lets a captured graph read the next step's numbers. Padding reads zeros 
 """
 
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain, islice
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from lorafleet_contracts.capacity import KV_BLOCK_TOKENS
 from lorafleet_engine.memory.geometry import ZERO_PAGE, PoolGeometry, pages_for_tokens
 from lorafleet_engine.runner.lora_work import NO_LISTS, PAIR_LISTS, SEGMENT_LISTS, ListSizes, LoraWork
-from lorafleet_engine.scheduler.sequence import StepPlan, Work
+from lorafleet_engine.scheduler.sequence import Sequence, StepPlan, Work
 
 Ints = npt.NDArray[np.int32]
 
@@ -29,7 +29,7 @@ ZERO_ROW = 0
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """Sizes of a step, exact or rounded up: `tokens` in all, of them `decodes` single ones with up to `pages` pages of
+    """Sizes of a step, exact or rounded up: `tokens` in all, first `decodes` single ones with up to `pages` pages of
     context each; `samples` tokens whose logits are wanted; `rows` of rank (whole tiles where there are `lists`);
     `chunks` is (tokens, context) of each prompt chunk."""
 
@@ -47,6 +47,7 @@ class StepShape:
         tiled = self.lists.segments > 0
         return {
             "tokens": self.tokens,
+            "sources": self.tokens,
             "positions": self.tokens,
             "slots": self.tokens,
             "owners": self.tokens,
@@ -96,24 +97,104 @@ def exact_shape(plan: StepPlan, work: LoraWork | None) -> StepShape:
     )
 
 
-def pack(plan: StepPlan, work: LoraWork | None, shape: StepShape, geometry: PoolGeometry, out: Ints) -> None:
-    """Write the plan into out[: shape.size]; `shape` is at least the plan's exact shape."""
-    fields = {name: out[where] for name, where in shape.offsets().items()}
-    fields["tokens"].fill(0)
-    fields["positions"].fill(0)
-    fields["slots"].fill(0)
-    fields["owners"].fill(BASE_OWNER)
-    fields["lengths"].fill(1)
-    fields["tables"].fill(ZERO_PAGE)
-    fields["table_starts"][: shape.decodes] = np.arange(shape.decodes) * shape.pages
-    fields["samples"].fill(0)
-    fields["rows"].fill(ZERO_ROW)
-    fields["row_owners"].fill(PAD_OWNER)
-    _pack_decodes(plan.works[: plan.decodes], shape, geometry, fields)
-    _pack_chunks(plan.works[plan.decodes :], shape, geometry, fields)
-    ends = accumulate(one.count for one in plan.works)
-    samples = [end - 1 for end, one in zip(ends, plan.works, strict=True) if one.samples]
-    fields["samples"][: len(samples)] = samples
+class StepPacker:
+    """Writes plans into arrays. While the same sequences decode step after step, their page tables are kept.
+
+    Tokens in flight are looked up on the device, in one array of `ahead` sampled tokens followed by the packed ints.
+    """
+
+    def __init__(self, geometry: PoolGeometry, rows: int, most_pages: int, ahead: int) -> None:
+        self._geometry = geometry
+        self._ahead = ahead
+        self._sequences: list[Sequence] = []
+        self._starts = np.zeros(0, dtype=np.int32)
+        self._owners = np.zeros(0, dtype=np.int32)
+        self._tables = np.full((rows, most_pages), ZERO_PAGE, dtype=np.int32)
+
+    def pack(self, plan: StepPlan, work: LoraWork | None, shape: StepShape, out: Ints) -> None:
+        """Write the plan into out[: shape.size]; `shape` is at least the plan's exact shape."""
+        offsets = shape.offsets()
+        fields = {name: out[where] for name, where in offsets.items()}
+        known = self._ahead + offsets["tokens"].start
+        fields["sources"][:] = np.arange(known, known + shape.tokens, dtype=np.int32)
+        fields["rows"].fill(ZERO_ROW)
+        fields["row_owners"].fill(PAD_OWNER)
+        self._pack_decodes(plan.works[: plan.decodes], shape, fields)
+        self._pad(plan.decodes, shape, fields)
+        self._pack_chunks(plan.works[plan.decodes :], shape, fields)
+        ends = accumulate((chunk.count for chunk in plan.works[plan.decodes :]), initial=shape.decodes)
+        last = (*range(plan.decodes), *(end - 1 for end in islice(ends, 1, None)))
+        samples = [place for place, one in zip(last, plan.works, strict=True) if one.samples]
+        fields["samples"][: len(samples)] = samples
+        fields["samples"][len(samples) :] = 0
+        _pack_lora(plan, work, fields)
+
+    def _pack_decodes(self, works: tuple[Work, ...], shape: StepShape, fields: dict[str, Ints]) -> None:
+        """One token each: the hot path, so a few array operations a field."""
+        count = len(works)
+        starts = np.fromiter((work.start for work in works), np.int32, count)
+        self._follow([work.sequence for work in works], starts)
+        fields["tokens"][:count] = [work.sequence.tokens[work.start] if work.source < 0 else 0 for work in works]
+        sources = np.fromiter((work.source for work in works), np.int32, count)
+        np.copyto(fields["sources"][:count], sources, where=sources >= 0)
+        fields["positions"][:count] = starts
+        fields["lengths"][:count] = starts + 1
+        blocks = self._tables[np.arange(count), starts // KV_BLOCK_TOKENS]
+        fields["slots"][:count] = blocks * self._geometry.page_rows + starts % KV_BLOCK_TOKENS
+        fields["owners"][:count] = self._owners
+        _decode_tables(fields, shape)[:count] = self._tables[:count, : shape.pages]
+
+    def _follow(self, sequences: list[Sequence], starts: Ints) -> None:
+        """Bring the page tables up to date. Sequences that go on where the last step ended keep their former pages."""
+        if sequences == self._sequences and bool((starts == self._starts + 1).all()):
+            for row in np.flatnonzero(starts % KV_BLOCK_TOKENS == 0).tolist():
+                block = int(starts[row]) // KV_BLOCK_TOKENS
+                self._tables[row, block] = sequences[row].pages[block]
+        else:
+            used = starts // KV_BLOCK_TOKENS + 1
+            self._tables[: max(len(sequences), len(self._sequences))].fill(ZERO_PAGE)
+            pages = (sequence.pages[:count] for sequence, count in zip(sequences, used.tolist(), strict=True))
+            most = int(used.max(initial=0))
+            mask = np.arange(most) < used[:, None]
+            self._tables[: len(sequences), :most][mask] = np.fromiter(
+                chain.from_iterable(pages), np.int32, int(used.sum())
+            )
+            self._owners = np.fromiter(map(_owner, sequences), np.int32, len(sequences))
+        self._sequences, self._starts = sequences, starts
+
+    def _pad(self, count: int, shape: StepShape, fields: dict[str, Ints]) -> None:
+        """Rows of decodes that the plan does not have: one token each, which reads zeros and writes to the scratch
+        page."""
+        here = slice(count, shape.decodes)
+        for name in ("tokens", "positions", "slots"):
+            fields[name][here] = 0
+        fields["owners"][here] = BASE_OWNER
+        fields["lengths"][here] = 1
+        _decode_tables(fields, shape)[here] = ZERO_PAGE
+        fields["table_starts"][: shape.decodes] = np.arange(shape.decodes) * shape.pages
+
+    def _pack_chunks(self, works: tuple[Work, ...], shape: StepShape, fields: dict[str, Ints]) -> None:
+        """Chunks of prompts, whose tokens and page tables come after those of the decodes."""
+        at, table = shape.decodes, shape.decodes * shape.pages
+        for number, work in enumerate(works):
+            sequence, end = work.sequence, work.start + work.count
+            here = slice(at, at + work.count)
+            positions = np.arange(work.start, end, dtype=np.int32)
+            pages = np.asarray(sequence.pages[: pages_for_tokens(end)], dtype=np.int32)
+            fields["tokens"][here] = sequence.tokens[work.start : end]
+            fields["positions"][here] = positions
+            rows = pages[positions // KV_BLOCK_TOKENS] * self._geometry.page_rows
+            fields["slots"][here] = rows + positions % KV_BLOCK_TOKENS
+            fields["owners"][here] = _owner(sequence)
+            fields["tables"][table : table + len(pages)] = pages
+            fields["table_starts"][shape.decodes + number] = table
+            fields["chunk_starts"][number] = work.start
+            fields["chunk_counts"][number] = work.count
+            table += len(pages)
+            at += work.count
+
+
+def _pack_lora(plan: StepPlan, work: LoraWork | None, fields: dict[str, Ints]) -> None:
     if work is not None:
         for name, values in work.lists.items():
             fields[name][: len(values)] = values
@@ -125,44 +206,9 @@ def pack(plan: StepPlan, work: LoraWork | None, shape: StepShape, geometry: Pool
         at += adapter.rank
 
 
-def _pack_decodes(works: tuple[Work, ...], shape: StepShape, geometry: PoolGeometry, fields: dict[str, Ints]) -> None:
-    """One token each: the hot path, so list comprehensions and one array a field."""
-    count = len(works)
-    if not count:
-        return
-    starts = [work.start for work in works]
-    fields["tokens"][:count] = [work.sequence.tokens[work.start] for work in works]
-    fields["positions"][:count] = starts
-    places = np.array(starts, dtype=np.int32)
-    fields["lengths"][:count] = places + 1
-    blocks = [work.sequence.pages[work.start // KV_BLOCK_TOKENS] for work in works]
-    fields["slots"][:count] = np.array(blocks) * geometry.page_rows + places % KV_BLOCK_TOKENS
-    fields["owners"][:count] = [_owner(work) for work in works]
-    tables = fields["tables"][: shape.decodes * shape.pages].reshape(shape.decodes, shape.pages)
-    for number, work in enumerate(works):
-        pages = work.start // KV_BLOCK_TOKENS + 1
-        tables[number, :pages] = work.sequence.pages[:pages]
+def _owner(sequence: Sequence) -> int:
+    return BASE_OWNER if sequence.adapter is None else sequence.adapter.owner
 
 
-def _pack_chunks(works: tuple[Work, ...], shape: StepShape, geometry: PoolGeometry, fields: dict[str, Ints]) -> None:
-    """Chunks of prompts, whose tokens and page tables come after those of the decodes."""
-    at, table = shape.decodes, shape.decodes * shape.pages
-    for number, work in enumerate(works):
-        sequence, end = work.sequence, work.start + work.count
-        here = slice(at, at + work.count)
-        positions = np.arange(work.start, end, dtype=np.int32)
-        pages = np.asarray(sequence.pages[: pages_for_tokens(end)], dtype=np.int32)
-        fields["tokens"][here] = sequence.tokens[work.start : end]
-        fields["positions"][here] = positions
-        fields["slots"][here] = pages[positions // KV_BLOCK_TOKENS] * geometry.page_rows + positions % KV_BLOCK_TOKENS
-        fields["owners"][here] = _owner(work)
-        fields["tables"][table : table + len(pages)] = pages
-        fields["table_starts"][shape.decodes + number] = table
-        fields["chunk_starts"][number] = work.start
-        fields["chunk_counts"][number] = work.count
-        table += len(pages)
-        at += work.count
-
-
-def _owner(work: Work) -> int:
-    return BASE_OWNER if work.sequence.adapter is None else work.sequence.adapter.owner
+def _decode_tables(fields: dict[str, Ints], shape: StepShape) -> Ints:
+    return fields["tables"][: shape.decodes * shape.pages].reshape(shape.decodes, shape.pages)

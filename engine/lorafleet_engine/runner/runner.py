@@ -1,5 +1,7 @@
 """Runs one planned step on the device. Owned by the loop's thread; nothing else touches the device."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -10,17 +12,24 @@ from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.model.config import ModelConfig
 from lorafleet_engine.model.decoder import Decoder
 from lorafleet_engine.model.rope import rope_table
-from lorafleet_engine.runner.graphs import GraphCache, rounded
+from lorafleet_engine.runner.graphs import GraphCache, batch_size, decode_shapes, rounded
 from lorafleet_engine.runner.inputs import InputBuilder
-from lorafleet_engine.runner.lora_work import LoraWork, lora_work, most_work, token_tile
-from lorafleet_engine.runner.packing import ALIGNMENT, StepShape, exact_shape, pack
+from lorafleet_engine.runner.lora_work import LoraWork, lora_work, most_work
+from lorafleet_engine.runner.packing import ALIGNMENT, StepPacker, StepShape, exact_shape
 from lorafleet_engine.runner.pool import DevicePool
+from lorafleet_engine.runner.sampler import Draw, Sampled, Sampler
+from lorafleet_engine.runner.staging import Staging
 from lorafleet_engine.runner.team import Team
-from lorafleet_engine.scheduler.sequence import StepPlan
+from lorafleet_engine.scheduler.sequence import Sequence, StepPlan
+
+NOTHING = StepPlan((), 0, ())
+"""What a graph runs while it is captured: padding only."""
 
 
 class Runner:
-    """Turns plans into logits: pack, one copy, then a captured graph (decode steps on CUDA) or the model as it is."""
+    """Turns plans into logits and tokens: pack, one copy, then a captured graph (decode steps on CUDA) or the model as
+    it is. On CUDA (`asynchronous`) nothing here waits for the device; `last_step` is when the last launched step ends.
+    """
 
     def __init__(
         self,
@@ -40,70 +49,119 @@ class Runner:
         self._limits = limits
         self._most_pages = pages_for_tokens(max_model_len)
         device = pool.memory.device
+        on_cuda = device.type == "cuda"
+        self.asynchronous = on_cuda and team is None
+        self.last_step: torch.cuda.Event | None = None
+        rows, size = batch_size(limits.sequences), self._largest_step()
+        ints = torch.zeros(rows + size, dtype=torch.int32, device=device)
+        self._packed = ints[rows:]
+        self._sampler = Sampler(ints[:rows])
+        self._logits = torch.empty(rows, config.shape.vocab, dtype=pool.memory.dtype, device=device)
+        side = torch.cuda.Stream(device) if on_cuda else None  # type: ignore[no-untyped-call]
         heads = decoder.layers[0].attention.heads
         rope = rope_table(config, max_model_len, device)
-        size = self._largest_step(max_model_len)
-        on_cuda = device.type == "cuda"
-        side = torch.cuda.Stream(device) if on_cuda else None  # type: ignore[no-untyped-call]
-        self._inputs = InputBuilder(geometry, pool, heads, rope, pool.memory.dtype, side)
-        self._host = torch.zeros(size, dtype=torch.int32, pin_memory=on_cuda)
-        self._ints = self._host.numpy()
-        self._packed = torch.zeros(size, dtype=torch.int32, device=device)
+        self._inputs = InputBuilder(geometry, pool, heads, rope, pool.memory.dtype, side, ints)
+        self._staging = Staging(size, device)
+        self._packer = StepPacker(geometry, limits.sequences, self._most_pages, rows)
         self._tiled = uses_tiles(device, geometry.granule)
+        self._work: tuple[list[Sequence], LoraWork | None] = ([], None)
         self._graphs = GraphCache(self._forward, self._packed) if on_cuda else None
+
+    @torch.inference_mode()
+    def prepare(self) -> None:
+        """Capture every decode step's graph (and so compile its kernels); on a CPU there is nothing to do."""
+        if self._graphs is None:
+            return
+        shapes = decode_shapes(self._most_pages, self._limits, FEW_TOKENS if self._tiled else None)
+        for shape in shapes:
+            self._send(NOTHING, None, shape)
+            self._graphs.capture((shape,))
+        self.pool.clear_reserved()
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan, draws: Mapping[int, Draw]) -> Sampled:
+        """Start a step; `draws` are those of its samples, by row, that are not plain. Tokens in flight are those of the
+        step launched before."""
+        sampled = self._sampler.finish(self.logits(plan), draws)
+        if self._graphs is not None:
+            self.last_step = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.last_step.record()
+        return sampled
 
     @torch.inference_mode()
     def logits(self, plan: StepPlan) -> torch.Tensor:
         """Run a step and return logits [S, vocab] of the works that sample, in order, valid until the next step."""
-        work = lora_work(plan, token_tile(plan)) if self._tiled else None
-        shape = exact_shape(plan, work)
-        if self._graphs is None or shape.chunks:
-            self._send(plan, work, shape)
+        if self._graphs is None:
+            shape = self._send_exact(plan)
             return self._forward(self._packed[: shape.size], shape)
-        padded = rounded(shape, self._most_pages, self._limits)
-        self._send(plan, work, padded)
-        return self._graphs.run(padded)[: shape.samples]
+        exact, shape = self._send_rounded(plan)
+        logits = self._forward(self._packed[: shape.size], shape) if shape.chunks else self._graphs.run(shape)
+        return logits[: exact.samples]
 
     @torch.inference_mode()
     def eager_logits(self, plan: StepPlan) -> torch.Tensor:
         """The same without a graph, at the same padded shape: what a graph's logits must equal bit for bit."""
-        work = lora_work(plan, token_tile(plan)) if self._tiled else None
-        exact = exact_shape(plan, work)
-        shape = exact if exact.chunks else rounded(exact, self._most_pages, self._limits)
-        self._send(plan, work, shape)
+        exact, shape = self._send_rounded(plan)
         return self._forward(self._packed[: shape.size], shape)[: exact.samples]
 
     @torch.inference_mode()
     def follow(self, ints: npt.NDArray[np.int32], shape: StepShape) -> None:
         """Run a step that another process of a Team has packed."""
-        if self._graphs is not None:
-            torch.cuda.current_stream().synchronize()  # the last step's ints may still be on their way
-        self._ints[: shape.size] = ints
-        self._packed[: shape.size].copy_(self._host[: shape.size], non_blocking=True)
+        self._staging.ints()[: shape.size] = ints
+        self._staging.send(self._packed[: shape.size])
         if self._graphs is None or shape.chunks:
             self._forward(self._packed[: shape.size], shape)
         else:
             self._graphs.run(shape)
 
     def _forward(self, packed: torch.Tensor, shape: StepShape) -> torch.Tensor:
-        return self.decoder(self._inputs.build(packed, shape))
+        """Logits, whose best tokens are sampled too: what a graph holds."""
+        logits = self.decoder(self._inputs.build(packed, shape), self._logits[: shape.samples])
+        self._sampler.choose(logits)
+        return logits
+
+    def _send_exact(self, plan: StepPlan) -> StepShape:
+        work = self._lora_work(plan, plan.decodes)
+        shape = exact_shape(plan, work)
+        self._send(plan, work, shape)
+        return shape
+
+    def _send_rounded(self, plan: StepPlan) -> tuple[StepShape, StepShape]:
+        """Returns the exact shape and the one that was sent."""
+        work = self._lora_work(plan, batch_size(plan.decodes))
+        exact = exact_shape(plan, work)
+        shape = rounded(exact, self._most_pages, self._limits)
+        self._send(plan, work, shape)
+        return exact, shape
+
+    def _lora_work(self, plan: StepPlan, decodes: int) -> LoraWork | None:
+        """The step's lists, kept as long as the same sequences decode."""
+        if not self._tiled or not plan.adapters:
+            return None
+        if plan.decodes < len(plan.works):
+            return lora_work(plan, TOKEN_TILE, decodes)
+        sequences = [work.sequence for work in plan.works]
+        if sequences != self._work[0]:
+            self._work = sequences, lora_work(plan, FEW_TOKENS, decodes)
+        return self._work[1]
 
     def _send(self, plan: StepPlan, work: LoraWork | None, shape: StepShape) -> None:
         """Pack the plan and copy it to the device in one go."""
-        ints: np.ndarray[tuple[int], np.dtype[np.int32]] = self._ints[: shape.size]
-        pack(plan, work, shape, self._geometry, ints)
+        ints = self._staging.ints()
+        self._packer.pack(plan, work, shape, ints)
         if self._team is not None:
-            self._team.step(ints, shape)
-        self._packed[: shape.size].copy_(self._host[: shape.size], non_blocking=True)
+            self._team.step(ints[: shape.size], shape)
+        self._staging.send(self._packed[: shape.size])
 
-    def _largest_step(self, max_model_len: int) -> int:
+    def _largest_step(self) -> int:
         limits = self._limits
-        sequences = 2 * limits.sequences
+        sequences = batch_size(limits.sequences)
+        tokens = limits.tokens + sequences
         tables = sequences * self._most_pages
         rows, lists = max(
             (most_work(limits.tokens, TOKEN_TILE, limits), most_work(sequences, FEW_TOKENS, limits)),
             key=lambda most: most[1].pairs,
         )
-        lora = 2 * (rows + RANK_TILE * limits.sequences) + limits.tokens + 5 * lists.segments + 3 * lists.pairs
-        fields = 4 * limits.tokens + 9 * sequences + tables
+        lora = 2 * (rows + RANK_TILE * limits.sequences) + tokens + 5 * lists.segments + 3 * lists.pairs
+        fields = 5 * tokens + 9 * sequences + tables + limits.sequences * self._most_pages
         return fields + lora + ALIGNMENT * len(StepShape(0, 0, 0, 0, 0, lists=lists).fields)

@@ -1,120 +1,157 @@
-"""Tokens from logits. Called by loop.py after every step.
+"""Tokens from logits, without ever waiting for the device. Used by runner.py, in and behind every step.
 
-A request's draw depends on its own logits, seed and position only, never on its neighbours: the random number of each
-position is a hash of both, turned into a token by the inverse of the cumulative distribution.
+The most likely token of every row is found with the step itself (in its graph); rows that want more are drawn behind
+it. A request's draw depends on its own logits, seed and position only, never on its neighbours: the random number of
+each position is a hash of both, turned into a token by the inverse of the cumulative distribution.
 """
 
 import hashlib
 import math
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from lorafleet_engine.messages import SamplingParams, Token
-
-FIRST_CANDIDATES = 1024
-"""Tokens looked at for top_p before all of the vocabulary is sorted."""
+from lorafleet_engine.runner.staging import Returning, upload
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What one row of logits is drawn with; `tokens` is prompt and answer so far."""
+    """What one row of logits is drawn with, for the answer's token number `position`; `tokens`, prompt and answer so
+    far, must be complete where `penalised`."""
 
     params: SamplingParams
     seed: int
     tokens: Items[int]
     prompt_length: int
-
-    @property
-    def plain(self) -> bool:
-        """Whether the answer is simply the most likely token."""
-        return self.params.temperature == 0 and not self.penalised
-
-    @property
-    def penalised(self) -> bool:
-        """Whether tokens seen before count differently."""
-        params = self.params
-        return bool(params.presence_penalty or params.frequency_penalty) or params.repetition_penalty != 1
-
-    @property
-    def filtered(self) -> bool:
-        """Whether only the most likely tokens may be drawn."""
-        return self.params.top_k > 0 or self.params.top_p < 1
+    position: int
 
 
-@torch.inference_mode()
-def sample(logits: torch.Tensor, draws: Items[Draw]) -> list[Token | None]:
-    """Return a token for each row of logits [S, vocab], None for a row that is not finite."""
-    logits = logits.float()
-    best, ids = logits.max(dim=-1)
-    drawn = [number for number, draw in enumerate(draws) if not draw.plain]
-    if drawn:
-        ids[drawn] = _draw(logits[drawn], [draws[number] for number in drawn])
-    told = [number for number, draw in enumerate(draws) if draw.params.logprobs is not None]
-    logprobs = (
-        dict(zip(told, _logprobs(logits[told], ids[told], [draws[n] for n in told]), strict=True)) if told else {}
-    )
-    finite, chosen = torch.isfinite(best).tolist(), ids.tolist()
-    return [(logprobs.get(number) or Token(chosen[number])) if finite[number] else None for number in range(len(draws))]
+def plain(params: SamplingParams) -> bool:
+    """Whether an answer is simply the most likely tokens, and nothing else is told of them."""
+    return params.temperature == 0 and params.logprobs is None and not penalised(params)
 
 
-def _logprobs(logits: torch.Tensor, chosen: torch.Tensor, draws: Items[Draw]) -> list[Token]:
-    """The chosen tokens with their log-probabilities and those of as many of the best as each draw asks for."""
+def penalised(params: SamplingParams) -> bool:
+    """Whether tokens seen before count differently, so that each must be known before the next is drawn."""
+    return bool(params.presence_penalty or params.frequency_penalty) or params.repetition_penalty != 1
+
+
+class Sampled:
+    """The tokens of a step, on their way to the host. `told` are the draws, by row, that ask for log-probabilities."""
+
+    def __init__(self, chosen: torch.Tensor, told: Mapping[int, Draw], extra: tuple[torch.Tensor, ...]) -> None:
+        self._returning = Returning(chosen, *extra)
+        self._told = told
+
+    def wait(self) -> tuple[list[int | None], dict[int, Token]]:
+        """Wait for them: the token of each row, None for a row that was not finite, and those with more to tell."""
+        chosen, *extra = self._returning.wait()
+        tokens = [None if number < 0 else number for number in chosen.tolist()]
+        rows: dict[int, Token] = {}
+        columns = (part.tolist() for part in extra)
+        for (row, draw), own, values, ids in zip(self._told.items(), *columns, strict=True) if extra else ():
+            token, count = tokens[row], draw.params.logprobs or 0
+            if token is not None:
+                rows[row] = Token(token, own, tuple(zip(ids[:count], values[:count], strict=True)))
+        return tokens, rows
+
+
+class Sampler:
+    """Chooses tokens into `sampled` [rows] int32, where the next step finds them."""
+
+    def __init__(self, sampled: torch.Tensor) -> None:
+        self._sampled = sampled
+        self._told = torch.empty_like(sampled)
+
+    def choose(self, logits: torch.Tensor) -> None:
+        """The most likely token of each row of logits [S, vocab]. Device operations only, for graphs."""
+        best, ids = logits.max(dim=-1)
+        count = logits.shape[0]
+        self._sampled[:count].copy_(ids)
+        self._told[:count].copy_(torch.where(torch.isfinite(best), ids, -1))
+
+    @torch.inference_mode()
+    def finish(self, logits: torch.Tensor, draws: Mapping[int, Draw]) -> Sampled:
+        """After choose: draw the rows of `draws` (those that are not plain) and send all tokens to the host."""
+        count, device = logits.shape[0], logits.device
+        drawn = {row: draw for row, draw in draws.items() if draw.params.temperature > 0 or penalised(draw.params)}
+        if drawn:
+            rows = upload(list(drawn), torch.int64, device)
+            ids = _draw(logits.index_select(0, rows).float(), list(drawn.values())).int()
+            self._sampled.index_copy_(0, rows, ids)
+            finite = self._told.index_select(0, rows) >= 0
+            self._told.index_copy_(0, rows, torch.where(finite, ids, -1))
+        told = {row: draw for row, draw in draws.items() if draw.params.logprobs is not None}
+        extra: tuple[torch.Tensor, ...] = ()
+        if told:
+            rows = upload(list(told), torch.int64, device)
+            most = max(draw.params.logprobs or 0 for draw in told.values())
+            extra = _logprobs(logits.index_select(0, rows).float(), self._sampled.index_select(0, rows), most)
+        return Sampled(self._told[:count], told, extra)
+
+
+def _logprobs(logits: torch.Tensor, chosen: torch.Tensor, most: int) -> tuple[torch.Tensor, ...]:
+    """Log-probabilities of the chosen tokens [n]; values and ids of the `most` best [n, most]."""
     logprobs = logits.log_softmax(dim=-1)
-    own = logprobs.gather(1, chosen[:, None])[:, 0].tolist()
-    counts = [draw.params.logprobs or 0 for draw in draws]
-    values, ids = logprobs.topk(max(counts))
-    best = [tuple(zip(*pair, strict=True)) for pair in zip(ids.tolist(), values.tolist(), strict=True)]
-    return [
-        Token(token, logprob, top[:count])
-        for token, logprob, top, count in zip(chosen.tolist(), own, best, counts, strict=True)
-    ]
+    values, ids = logprobs.topk(most)
+    return logprobs.gather(1, chosen.long()[:, None])[:, 0], values, ids
 
 
 def _draw(rows: torch.Tensor, draws: Items[Draw]) -> torch.Tensor:
     """Token ids [n] for rows [n, vocab], which are overwritten."""
     for number, draw in enumerate(draws):
-        if draw.penalised:
+        if penalised(draw.params):
             _penalise(rows[number], draw)
     chosen = rows.argmax(dim=-1)
-    for filtered in (False, True):
-        group = [n for n, draw in enumerate(draws) if draw.params.temperature > 0 and draw.filtered == filtered]
+    for limited in ("no", "top_k", "top_p"):
+        group = [n for n, draw in enumerate(draws) if draw.params.temperature > 0 and _limits(draw) == limited]
         if group:
-            chosen[group] = _invert(rows[group], [draws[number] for number in group], filtered)
+            places = upload(group, torch.int64, rows.device)
+            own = rows if len(group) == len(draws) else rows.index_select(0, places)
+            chosen.index_copy_(0, places, _invert(own, [draws[number] for number in group], limited))
     return chosen
 
 
-def _invert(rows: torch.Tensor, draws: Items[Draw], filtered: bool) -> torch.Tensor:
+def _limits(draw: Draw) -> Literal["no", "top_k", "top_p"]:
+    """Which tokens may be drawn: all, of the `top_k` best those of top_p, or those of top_p."""
+    return "top_k" if draw.params.top_k > 0 else "top_p" if draw.params.top_p < 1 else "no"
+
+
+def _invert(rows: torch.Tensor, draws: Items[Draw], limited: str) -> torch.Tensor:
     """Where each draw's random number falls in the cumulative distribution of what may be drawn."""
-    settings = [
-        (d.params.temperature, d.params.top_p, d.params.min_p, uniform(d.seed, len(d.tokens) - d.prompt_length))
-        for d in draws
-    ]
-    columns = torch.tensor(settings, device=rows.device, dtype=torch.float64)
+    settings = [(d.params.temperature, d.params.top_p, d.params.min_p, uniform(d.seed, d.position)) for d in draws]
+    columns = upload(settings, torch.float64, rows.device)
     temperature, top_p, min_p, chance = columns[:, :, None].unbind(1)
-    chances = torch.softmax((rows - rows.amax(dim=-1, keepdim=True)).double() / temperature, dim=-1)
     ids = None
-    if filtered:
-        chances, ids = _candidates(chances, [draw.params.top_k for draw in draws], top_p)
+    if limited != "no":
+        size = rows.shape[1]
+        top_k = [min(draw.params.top_k or size, size) for draw in draws]
+        rows, ids = rows.topk(max(top_k)) if limited == "top_k" else rows.sort(dim=-1, descending=True)
+        chances = _softmax(rows, temperature)
+        chances = _candidates(chances, upload(top_k, torch.int64, rows.device)[:, None], top_p)
+    else:
+        chances = _softmax(rows, temperature)
     chances = torch.where(chances >= min_p * chances.amax(dim=-1, keepdim=True), chances, 0)
     total = chances.cumsum(dim=-1)
     place = torch.searchsorted(total, total[:, -1:] * chance, right=True).clamp(max=total.shape[1] - 1)
     return (place if ids is None else ids.gather(1, place))[:, 0]
 
 
-def _candidates(chances: torch.Tensor, top_k: Items[int], top_p: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Apply top_k, then top_p: chances (zero where dropped) in falling order, and their token ids."""
-    size = chances.shape[1]
-    limit = torch.tensor([k or size for k in top_k], device=chances.device)[:, None].clamp(max=size)
-    values, ids = chances.topk(min(max(*top_k, FIRST_CANDIDATES), size))
-    wanted = torch.where(limit < size, 0, top_p)
-    if bool((values.sum(dim=-1, keepdim=True) < wanted).any()):
-        values, ids = chances.sort(dim=-1, descending=True)
-    values = torch.where(torch.arange(values.shape[1], device=values.device) < limit, values, 0)
-    values = values / torch.where(limit < size, values.sum(dim=-1, keepdim=True), 1)
-    before = values.cumsum(dim=-1) - values
-    return torch.where((before < top_p) | (before == 0), values, 0), ids
+def _softmax(rows: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
+    return torch.softmax((rows - rows.amax(dim=-1, keepdim=True)).double() / temperature, dim=-1)
+
+
+def _candidates(chances: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """Apply top_k, then top_p, to chances in falling order: zero where dropped."""
+    place = torch.arange(chances.shape[1], device=chances.device)
+    chances = torch.where(place < top_k, chances, 0)
+    chances = chances / chances.sum(dim=-1, keepdim=True)
+    before = chances.cumsum(dim=-1) - chances
+    return torch.where((before < top_p) | (place == 0), chances, 0)
 
 
 def _penalise(row: torch.Tensor, draw: Draw) -> None:
@@ -122,12 +159,15 @@ def _penalise(row: torch.Tensor, draw: Draw) -> None:
     frequency count the answer only."""
     params = draw.params
     if params.repetition_penalty != 1:
-        seen = torch.tensor(sorted(set(draw.tokens)), device=row.device)
-        value = row[seen]
-        row[seen] = torch.where(value > 0, value / params.repetition_penalty, value * params.repetition_penalty)
+        seen = upload(sorted(set(draw.tokens)), torch.int64, row.device)
+        value = row.index_select(0, seen)
+        row.index_copy_(
+            0, seen, torch.where(value > 0, value / params.repetition_penalty, value * params.repetition_penalty)
+        )
     answer = draw.tokens[draw.prompt_length :]
     if answer and (params.presence_penalty or params.frequency_penalty):
-        counts = torch.bincount(torch.tensor(answer, device=row.device), minlength=row.numel())
+        ones = torch.ones(len(answer), device=row.device)
+        counts = torch.zeros_like(row).index_add_(0, upload(answer, torch.int64, row.device), ones)
         row -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
 
 

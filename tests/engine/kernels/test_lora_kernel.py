@@ -1,7 +1,7 @@
 """LoRA at true rank: the kernels against double precision, over popularity, ranks, missing projections and dtype."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from lorafleet_engine.model.decoder import GROUPS
 from lorafleet_engine.runner.graphs import rounded
 from lorafleet_engine.runner.inputs import InputBuilder
 from lorafleet_engine.runner.lora_work import lora_work
-from lorafleet_engine.runner.packing import exact_shape, pack
+from lorafleet_engine.runner.packing import StepPacker, exact_shape
 from lorafleet_engine.runner.pool import DevicePool
 from lorafleet_engine.scheduler.sequence import Sequence, StepPlan, Work
 from tests.engine.kernels.test_elementwise_kernel import DTYPES, error
@@ -80,7 +80,8 @@ def make_bench(shape: ModelShape, ranks: list[int], device: torch.device, dtype:
     side = torch.cuda.Stream() if device.type == "cuda" else None
     rope = torch.zeros(64, 2, shape.head_dim // 2, device=device)
     heads = Heads(shape.heads, shape.kv_heads, shape.head_dim)
-    return Bench(shape, InputBuilder(geometry, pool, heads, rope, dtype, side), residents, matrices)
+    builder = InputBuilder(geometry, pool, heads, rope, dtype, side, torch.zeros(1, dtype=torch.int32))
+    return Bench(shape, builder, residents, matrices)
 
 
 def plan_of(bench: Bench, choices: list[int | None]) -> StepPlan:
@@ -95,13 +96,14 @@ def plan_of(bench: Bench, choices: list[int | None]) -> StepPlan:
 
 
 def tiled(bench: Bench, plan: StepPlan, most: int, *, padded: bool) -> TiledRows:
-    work = lora_work(plan, most)
+    work = lora_work(plan, most, plan.decodes)
     shape = exact_shape(plan, work)
     if padded:
         shape = rounded(shape, 16, LIMITS)
     packed = torch.zeros(shape.size, dtype=torch.int32)
-    pack(plan, work, shape, bench.builder.geometry, packed.numpy())
-    rows = bench.builder.build(packed.to(bench.builder.pool.memory.device), shape).lora
+    StepPacker(bench.builder.geometry, len(plan.works), 16, 0).pack(plan, work, shape, packed.numpy())
+    ints = packed.to(bench.builder.pool.memory.device)
+    rows = replace(bench.builder, ints=ints).build(ints, shape).lora
     assert isinstance(rows, TiledRows)
     rows.partial.fill_(math.nan)
     rows.hidden.fill_(math.nan)

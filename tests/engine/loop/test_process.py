@@ -5,25 +5,34 @@ from multiprocessing import Pipe
 from pathlib import Path
 
 from lorafleet_engine.loop import run_loop
-from lorafleet_engine.messages import Generate, LoopConfig, LoopFailed, LoopReady, LoopState, SamplingParams, Tokens
+from lorafleet_engine.messages import (
+    Generate,
+    LoopConfig,
+    LoopFailed,
+    LoopReady,
+    LoopState,
+    SamplingParams,
+    StepTokens,
+    Tokens,
+)
 from tests.engine.support.tiny import TinyModel
 
 
 def test_answers_over_a_pipe_and_ends_with_it(model: TinyModel) -> None:
     ours, theirs = Pipe()
     settings = LoopConfig(str(model.directory), max_model_len=64, memory_bytes=32 << 20)
-    thread = threading.Thread(target=run_loop, args=(theirs, settings))
+    thread = threading.Thread(target=run_loop, args=(theirs, settings), daemon=True)
     thread.start()
     ready = ours.recv()
     assert isinstance(ready, LoopReady)
     assert (ready.max_model_len, ready.vocab_size, ready.eos_token_ids) == (64, 320, ())
     ours.send(Generate("a", None, (1, 2, 3), SamplingParams(4, temperature=0)))
-    seen: list[Tokens] = []
+    seen: list[Tokens | StepTokens] = []
     states = 0
-    while not seen or seen[-1].finish_reason is None:
+    while not seen or not isinstance(seen[-1], Tokens) or seen[-1].finish_reason is None:
         message = ours.recv()
         states += isinstance(message, LoopState)
-        if isinstance(message, Tokens):
+        if isinstance(message, Tokens | StepTokens):
             seen.append(message)
     assert len(seen) == 4
     ours.close()

@@ -8,7 +8,7 @@ import torch
 from lorafleet_engine.adapters.pack import pack_adapter
 from lorafleet_engine.messages import LoopConfig, StepLimits
 from lorafleet_engine.runner.assembly import EngineCore, start_core
-from lorafleet_engine.runner.graphs import rounded
+from lorafleet_engine.runner.graphs import decode_shapes, rounded
 from lorafleet_engine.runner.packing import StepShape
 from lorafleet_engine.scheduler.sequence import Sequence, StepPlan
 from tests.engine.support.tiny import TinyModel
@@ -79,7 +79,9 @@ def test_rounded_shapes_are_few_and_large_enough() -> None:
             assert shape.rows >= rows
             assert (shape.rows == 0) == (rows == 0)
             shapes.add(shape)
-    assert len(shapes) == 7 * 5
+    assert len({shape.decodes for shape in shapes}) == 4 + 7
+    assert len(shapes) == 11 * 5
+    assert {shape for shape in shapes if not shape.rows} <= set(decode_shapes(128, StepLimits(sequences=64), None))
     assert rounded(StepShape(1, 1, 100, 1, 0), 100, StepLimits()).pages == 100
-    with pytest.raises(ValueError, match="not captured"):
-        rounded(StepShape(5, 1, 1, 2, 0, ((4, 4),)), 100, StepLimits())
+    mixed = rounded(StepShape(7, 3, 1, 2, 5, ((4, 4),)), 100, StepLimits())
+    assert mixed == StepShape(8, 4, 32, 2, 5, ((4, 4),))

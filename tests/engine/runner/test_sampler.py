@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from lorafleet_engine.messages import SamplingParams
-from lorafleet_engine.runner.sampler import FIRST_CANDIDATES, Draw, sample, uniform
+from lorafleet_engine.runner.sampler import Draw, uniform
+from tests.engine.support.sampling import sample
 
 LOGITS = torch.tensor([2.0, 0.0, 1.0, -1.0, 1.5])
 
 
 def draw(seed: int = 0, tokens: tuple[int, ...] = (), prompt: int = 0, **params: Any) -> Draw:
-    return Draw(SamplingParams(100, **params), seed, tokens, prompt)
+    return Draw(SamplingParams(100, **params), seed, tokens, prompt, len(tokens) - prompt)
 
 
 def frequencies(logits: torch.Tensor, count: int = 4000, **params: Any) -> torch.Tensor:
@@ -51,8 +52,8 @@ def test_filters(params: dict[str, Any], kept: list[int]) -> None:
     torch.testing.assert_close(frequencies(LOGITS, **params), expected, atol=0.03, rtol=0)
 
 
-def test_top_p_looks_past_the_first_candidates() -> None:
-    flat = torch.zeros(4 * FIRST_CANDIDATES)
+def test_top_p_looks_at_all_tokens() -> None:
+    flat = torch.zeros(4096)
     tokens = sample(flat.expand(200, -1), [draw(seed, top_p=0.9) for seed in range(200)])
     assert len({token.id for token in tokens if token is not None}) > 150
 

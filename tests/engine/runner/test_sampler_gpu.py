@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from lorafleet_engine.messages import SamplingParams
-from lorafleet_engine.runner.sampler import Draw, sample
+from lorafleet_engine.runner.sampler import Draw
+from tests.engine.support.sampling import sample
 
 pytestmark = pytest.mark.gpu
 
@@ -20,7 +21,7 @@ PARAMS = [
 
 def test_as_on_the_cpu() -> None:
     logits = torch.randn(60, 5000, generator=torch.Generator().manual_seed(4)) * 3
-    draws = [Draw(PARAMS[number % len(PARAMS)], number, (1, 2, 3, 3), 2) for number in range(60)]
+    draws = [Draw(PARAMS[number % len(PARAMS)], number, (1, 2, 3, 3), 2, 2) for number in range(60)]
     here, there = sample(logits, draws), sample(logits.cuda(), draws)
     assert [token and token.id for token in here] == [token and token.id for token in there]
     for ours, theirs in zip(here, there, strict=True):

@@ -16,6 +16,8 @@ from lorafleet_engine.messages import (
     LoopConfig,
     LoopState,
     Rejected,
+    StepTokens,
+    Token,
     Tokens,
     ToLoop,
 )
@@ -36,7 +38,12 @@ class ListMailbox:
         return taken
 
     def send(self, message: FromLoop) -> None:
-        self.outbox.append(message)
+        """Take the news; those of many requests apart, as loop_client.py does it."""
+        if isinstance(message, StepTokens):
+            pairs = zip(message.request_ids, message.token_ids, strict=True)
+            self.outbox += [Tokens(request_id, (Token(token),)) for request_id, token in pairs]
+        else:
+            self.outbox.append(message)
 
 
 @dataclass
