@@ -2,10 +2,12 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lorafleet_engine.messages import StepLimits
+from lorafleet_engine.scheduler.fairness import Tenant, Tenants, share_out
 from lorafleet_engine.scheduler.sequence import Sequence
 from tests.engine.support.simulation import Simulation, simulation
 
@@ -62,3 +64,133 @@ def test_backlogged_tenants_differ_by_at_most_two_charges(
         if step >= alone:
             seen.append(world.served["a"] / weight - world.served["b"])
     assert max(seen) - min(seen) <= 2 * charge(weights)
+
+
+def ask(world: Simulation, tenant: str, count: int, prompt: int, answer: int) -> list[Sequence]:
+    asked = [Sequence(f"{tenant}{world.steps}/{at}", [1] * prompt, answer, tenant=tenant) for at in range(count)]
+    for sequence in asked:
+        world.submit(sequence)
+    return asked
+
+
+def running(world: Simulation) -> Counter[str]:
+    return Counter(sequence.tenant for sequence in world.scheduler.running)
+
+
+def test_a_flood_makes_way_for_a_newcomer() -> None:
+    """All places are a's, for a thousand steps to come; b's requests get on as soon as a is a charge ahead."""
+    world = simulation(500, LIMITS)
+    flood = ask(world, "a", 50, 8, 1000)
+    for _ in range(100):
+        world.step()
+    late = ask(world, "b", 2, 8, 20)
+    for _ in range(30):
+        world.step()
+    assert {sequence.request_id for sequence in late} <= set(world.last_run)
+    assert 1 <= world.scheduler.preemptions <= 2
+    kept = [sequence for sequence in world.scheduler.running if sequence.tenant == "a"]
+    assert kept == flood[: len(kept)], "the youngest made way"
+
+
+def test_without_contention_order_of_arrival_decides() -> None:
+    world = simulation(500, LIMITS)
+    ask(world, "a", 6, 8, 50)
+    for _ in range(40):
+        world.step()
+    ask(world, "b", 2, 8, 50)
+    for _ in range(9):
+        world.step()
+    assert running(world) == {"a": 6, "b": 2}
+    assert world.scheduler.preemptions == 0
+
+
+def test_idling_earns_nothing() -> None:
+    """b asked for little while a worked for long: b has its half from now on, not what it left unused."""
+    world = simulation(500, LIMITS)
+    ask(world, "b", 1, 4, 400)
+    ask(world, "a", 40, 8, 1000)
+    for _ in range(200):
+        world.step()
+    ask(world, "b", 40, 8, 1000)
+    before = world.served.copy()
+    for _ in range(200):
+        world.step()
+    gained = {tenant: world.served[tenant] - before[tenant] for tenant in "ab"}
+    assert abs(gained["a"] - gained["b"]) <= 2 * (1000 + 8 + 2 * STEP) / 4
+
+
+def test_the_heavier_tenant_has_its_multiple() -> None:
+    world = simulation(500, LIMITS, weights={"a": 3.0})
+    for tenant in "ab":
+        ask(world, tenant, 60, 8, 40)
+    for _ in range(150):
+        world.step()
+    assert world.served["a"] / world.served["b"] == pytest.approx(3, rel=0.25)
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_a_head_that_does_not_fit_is_overtaken_for_a_while_only(overlapped: bool) -> None:
+    """b's long prompt needs pages that a's short requests take: they overtake it for so many tokens, no longer."""
+    world = simulation(10, LIMITS, overlapped=overlapped)
+    ask(world, "a", 3, 16, 60)
+    world.step()
+    (long,) = ask(world, "b", 1, 120, 4)
+    ask(world, "a", 200, 16, 14)
+    overtook = 0
+    while long.stay == 0:
+        before = world.served["a"]
+        world.step()
+        overtook += world.served["a"] - before
+    bound = (120 + STEP) + (60 + 16 + STEP) + LIMITS.sequences
+    assert 0 < overtook <= bound
+    assert world.scheduler.queued > 100
+
+
+def test_a_tenants_own_queue_is_never_jumped() -> None:
+    world = simulation(10, LIMITS)
+    ask(world, "a", 1, 60, 100)
+    world.step()
+    large, small = ask(world, "a", 1, 120, 4), ask(world, "a", 1, 2, 4)
+    for _ in range(20):
+        world.step()
+    assert world.scheduler.waiting == [*large, *small]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(MENUS, min_size=2, max_size=6), st.integers(8, 40), st.booleans())
+def test_the_oldest_of_every_tenant_gets_on(menus: list[list[tuple[int, int]]], pages: int, overlapped: bool) -> None:
+    """However many tenants keep asking, and for what: each oldest request ends within a bounded time."""
+    names = [str(number) for number in range(len(menus))]
+    world = simulation(pages, LIMITS, overlapped=overlapped)
+    clients = Clients(world, dict(zip(names, menus, strict=True)))
+    clients.top_up(*names)
+    first = [next(sequence for sequence in world.live if sequence.tenant == name) for name in names]
+    for _ in range(60 * len(names) * (LONGEST + STEP) // 8):
+        clients.top_up(*names)
+        world.step()
+        if all(sequence.ended for sequence in first):
+            break
+    assert all(sequence.ended for sequence in first)
+
+
+@given(
+    st.integers(0, 200),
+    st.lists(st.tuples(st.integers(0, 100), st.integers(-50, 50), st.sampled_from([0.5, 1.0, 2.0])), max_size=6),
+)
+def test_prompt_tokens_go_to_whoever_had_least(budget: int, asked: list[tuple[int, int, float]]) -> None:
+    tenants = [Tenant(str(number), price) for number, (_, _, price) in enumerate(asked)]
+    wanted = {tenant: tokens for tenant, (tokens, _, _) in zip(tenants, asked, strict=True)}
+    served = {tenant: float(level) for tenant, (_, level, _) in zip(tenants, asked, strict=True)}
+    given_out = share_out(budget, wanted, served)
+    assert sum(given_out.values()) == min(budget, sum(wanted.values()))
+    assert all(0 <= given_out[tenant] <= wanted[tenant] for tenant in tenants)
+    level = {tenant: served[tenant] + given_out[tenant] * tenant.price for tenant in tenants}
+    for lucky in tenants:
+        for short in tenants:
+            if given_out[lucky] and given_out[short] < wanted[short]:
+                assert level[lucky] <= level[short] + lucky.price * (1 + len(tenants))
+
+
+def test_weights_are_positive() -> None:
+    with pytest.raises(ValueError, match="positive"):
+        Tenants({"a": 0}, 10)

@@ -93,14 +93,25 @@ def test_who_would_fill_a_gap_at_the_turn_keeps_its_place() -> None:
     assert 4 in rotation.select(live)
 
 
-def test_rotation_by_rank_sum_reaches_everyone() -> None:
-    limits = StepLimits(tokens=64, sequences=20, distinct_adapters=8, rank_sum=20)
-    world = simulation(500, limits)
-    for number, rank in enumerate((20, 4, 17, 3, 3, 20)):
-        world.submit(Sequence(str(number), [1], 10_000, adapter=adapter(number, rank)))
-    for _ in range(6 * QUANTUM):
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 64), st.sampled_from([3, 40, 10_000])), min_size=1, max_size=12),
+    st.integers(1, 8),
+    st.booleans(),
+)
+def test_rotation_bound_with_ranks(adapters: list[tuple[int, int]], cap: int, overlapped: bool) -> None:
+    """Ranks that differ: everyone runs within (ceil(live / cap) + ceil(2 x ranks / rank sum)) x QUANTUM steps."""
+    limits = StepLimits(tokens=64, sequences=20, distinct_adapters=cap, rank_sum=64)
+    world = simulation(700, limits, overlapped=overlapped)
+    for number, (rank, length) in enumerate(adapters):
+        world.submit(Sequence(str(number), [1], length, adapter=adapter(number, rank)))
+    turns = -(-len(adapters) // cap) + -(-2 * sum(rank for rank, _ in adapters) // 64)
+    for _ in range(min(4 * turns * QUANTUM, 600)):
+        if not world.live:
+            break
         world.step()
-    assert set(world.last_run) == {str(number) for number in range(6)}
+        for sequence in world.live:
+            assert world.steps - world.last_run.get(sequence.request_id, 0) <= turns * QUANTUM
 
 
 def test_base_rows_run_in_every_step() -> None:
