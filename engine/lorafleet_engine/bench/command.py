@@ -52,12 +52,13 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     merging.add_argument("records", type=Path, nargs="+")
     merging.add_argument("--out", type=Path, default=Path("docs/benchmarks/engine-h200.json"))
     merging.add_argument("--rivals", type=Path, default=Path("docs/benchmarks/rivals.json"))
+    merging.add_argument("--bars", type=Path, default=Path("docs/benchmarks/bars.json"))
     merging.set_defaults(run=_merge)
 
 
 def _merge(parsed: argparse.Namespace) -> int:
     try:
-        print(json.dumps(merge(parsed.records, parsed.rivals, parsed.out)))
+        print(json.dumps(merge(parsed.records, parsed.rivals, parsed.bars, parsed.out)))
     except (NothingToMergeError, OSError) as error:
         print(f"lorafleet: {error}", file=sys.stderr)
         return 1

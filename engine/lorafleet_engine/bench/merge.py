@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lorafleet_engine.bench.bars import Bar, judge
 from lorafleet_engine.bench.records import Entry, RecordFile
 from lorafleet_engine.bench.report import render
 
@@ -13,7 +14,7 @@ class NothingToMergeError(Exception):
     """No finished case in any of the files, or cases that must not stand in one table."""
 
 
-def merge(files: Sequence[Path], rivals: Path, out: Path) -> dict[str, Any]:
+def merge(files: Sequence[Path], rivals: Path, bars: Path, out: Path) -> dict[str, Any]:
     """Write `out` and its .html; returns what was written and how many records. The last run of a case counts.
 
     Raises NothingToMergeError, also when records come from different devices, shapes or commits.
@@ -32,9 +33,18 @@ def merge(files: Sequence[Path], rivals: Path, out: Path) -> dict[str, Any]:
     _only("shapes", [entry.settings["shape"] for entry in entries])
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(document, indent=1) + "\n")
-    page = out.with_suffix(".html")
-    page.write_text(render(document, json.loads(rivals.read_text())))
-    return {"json": str(out), "html": str(page), "records": len(entries)}
+    page, verdicts = (
+        out.with_suffix(".html"),
+        judge([Bar(**each) for each in json.loads(bars.read_text())], document["records"]),
+    )
+    page.write_text(render(document, json.loads(rivals.read_text()), verdicts))
+    return {
+        "json": str(out),
+        "html": str(page),
+        "records": len(entries),
+        "bars_missed": [each.name for each in verdicts if each.bar_met is False],
+        "not_measured": [each.name for each in verdicts if each.value is None],
+    }
 
 
 def _only(what: str, values: Sequence[str]) -> str:

@@ -1,13 +1,15 @@
 """The HTML page of a merged run: tables and one chart, beside the rivals' published figures. Used by merge.py.
 
-Self-contained: no script, no file from elsewhere. It says whose figure is whose, with version and settings, and judges
-nothing.
+Self-contained: no script, no file from elsewhere. It says whose figure is whose, with version and settings, and holds
+our figures against the bars and goals that were set before.
 """
 
 import json
 from collections.abc import Sequence
 from html import escape
 from typing import Any
+
+from lorafleet_engine.bench.bars import Verdict
 
 Record = dict[str, Any]
 STYLE = """
@@ -21,15 +23,26 @@ OURS = "LoraFleet"
 RIVALS_SHAPE, RIVALS_DEVICE = "qwen2.5-7b", "H200"
 """Beside figures of anything else theirs would mislead."""
 LONG_CONTEXT = 1000
-SIDE_CASES = ("sweep", "load-stall", "chunked-prefill", "idle-residents")
-SIDE_HIDDEN = {"case", "caps", "repeats", "repeats_s", "repeats_ms"}
+SIDE_CASES = (
+    "sweep",
+    "load-stall",
+    "chunked-prefill",
+    "http",
+    "start",
+    "merged",
+    "idle-residents",
+    "fp8",
+    "fp8-logits",
+)
+SIDE_HIDDEN = {"case", "caps", "settings", "from"}
 
 
-def render(document: dict[str, Any], rivals: dict[str, Any]) -> str:
+def render(document: dict[str, Any], rivals: dict[str, Any], verdicts: Sequence[Verdict]) -> str:
     """The whole page."""
     alike = document["settings"]["shape"] == RIVALS_SHAPE and RIVALS_DEVICE in document["device"]
     engines, records = rivals["engines"] if alike else [], document["records"]
     sections = [
+        _bars(verdicts) if alike else "",
         _decode(_of(records, "decode"), engines),
         _prefill(_of(records, "prefill"), engines),
         _serve(_of(records, "serve"), engines),
@@ -48,6 +61,15 @@ def render(document: dict[str, Any], rivals: dict[str, Any]) -> str:
     )
 
 
+def _bars(verdicts: Sequence[Verdict]) -> str:
+    rows = [[each.name, each.value, each.bar, _met(each.bar_met), each.goal, _met(each.goal_met)] for each in verdicts]
+    return _section("Bars and goals", ["case", OURS, "bar", "", "goal", ""], rows, ours=1)
+
+
+def _met(met: bool | None) -> str:
+    return {True: "met", False: "missed", None: "not measured"}[met]
+
+
 def _of(records: Sequence[Record], case: str) -> list[Record]:
     return [record for record in records if record["case"] == case]
 
@@ -61,7 +83,8 @@ def _decode(records: list[Record], engines: Sequence[Record]) -> str:
         ]
         name = f"{one['adapters']} of rank {one['rank']}" if one["adapters"] else "base"
         share = f"{one['floor_ms'] / one['ms']:.0%}"
-        ours = [one["batch"], one["context"], one["ms"], one["own_base_ms"], one["floor_ms"], share]
+        over = round(one["ms"] - one["own_base_ms"], 3) if one["adapters"] else None
+        ours = [one["batch"], one["context"], one["ms"], one["own_base_ms"], over, one["floor_ms"], share]
         rows.append([name, *ours, *theirs])
     columns = [
         "adapters",
@@ -69,6 +92,7 @@ def _decode(records: list[Record], engines: Sequence[Record]) -> str:
         "context",
         f"{OURS}, ms",
         "own base, ms",
+        "over it, ms",
         "floor, ms",
         "floor / ms",
         *_labels(engines),
@@ -108,7 +132,7 @@ def _serve(records: list[Record], engines: Sequence[Record]) -> str:
 def _side(case: str, records: list[Record]) -> str:
     if not records:
         return ""
-    names = [name for name in records[0] if name not in SIDE_HIDDEN]
+    names = [name for name in records[0] if name not in SIDE_HIDDEN and "repeats" not in name]
     return _section(case, names, [[record.get(name) for name in names] for record in records], ours=-1)
 
 
@@ -148,6 +172,8 @@ def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], 
 
 
 def _cell(value: Any, bold: bool) -> str:
+    if isinstance(value, dict):
+        value = ", ".join(f"{name} {each}" for name, each in value.items())
     text = "" if value is None else f"{value:.4g}" if isinstance(value, float) and abs(value) < 1000 else f"{value}"
     return f"<td class='us'>{escape(text)}</td>" if bold else f"<td>{escape(text)}</td>"
 

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from lorafleet_engine.bench import command
+from lorafleet_engine.bench.bars import Bar, judge
 from lorafleet_engine.bench.records import Entry, RecordFile
 
-RIVALS = Path(__file__).resolve().parents[3] / "docs" / "benchmarks" / "rivals.json"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "benchmarks"
+RIVALS, BARS = DOCS / "rivals.json", DOCS / "bars.json"
 DECODE = {
     "case": "decode",
     "batch": 64,
@@ -32,7 +34,7 @@ def entry(key: str, record: dict[str, Any], commit: str = "abc", device: str = "
 
 
 def merged(tmp_path: Path, *files: Path) -> int:
-    out = ["--out", str(tmp_path / "out" / "engine.json"), "--rivals", str(RIVALS)]
+    out = ["--out", str(tmp_path / "out" / "engine.json"), "--rivals", str(RIVALS), "--bars", str(BARS)]
     return command.main(["merge", *map(str, files), *out])
 
 
@@ -50,6 +52,20 @@ def test_files_become_one_document_and_one_page(tmp_path: Path) -> None:
         assert figure in page, figure
     assert "fastest" not in page.lower()
     assert "<script" not in page
+
+
+def test_bars_and_goals_are_judged() -> None:
+    bars = [Bar(**each) for each in json.loads(BARS.read_text())]
+    http = {"case": "http", "ratio": 0.957}
+    found = {each.name: each for each in judge(bars, [DECODE, SERVE, {**DECODE, "context": 5000, "ms": 1.0}, http])}
+    decode = found["32 adapters of ranks 8 to 64, B = 64, ms"]
+    assert (decode.value, decode.bar_met, decode.goal, decode.goal_met) == (7.77, True, 6.9, False)
+    serve = found["serving, Zipf 1.0, warm, tok/s"]
+    assert (serve.bar_met, serve.goal_met) == (True, False)
+    served = found["own HTTP server, 256 streams, over in-process"]
+    assert (served.bar_met, served.goal_met) == (True, False)
+    assert sum(each.value is None for each in found.values()) == len(bars) - 3
+    assert len(found) == len(bars)
 
 
 def test_other_devices_figures_stand_alone(tmp_path: Path) -> None:
