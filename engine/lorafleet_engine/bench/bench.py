@@ -48,6 +48,8 @@ class Bench:
         self._source = RandomSource(self.device, self.dtype)
         self.floor = FloorModel(self.config.shape, self.dtype.itemsize, copy_bandwidth(self.device))
         self.catalogue = Catalogue(self.config, self._source, options.sources / f"{options.dims.name}-blobs")
+        self.warm_seconds: dict[float | None, list[float]] = {}
+        """Of the serving traffic by popularity, so that parts of one run measure it once. See serving.py."""
         self._session: Session | None = None
         self._plan: EnginePlan | None = None
 

@@ -24,7 +24,21 @@ if TYPE_CHECKING:
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-PARTS = ("decode", "prefill", "serve", "residents", "stall", "merged", "cold", "long", "http", "fp8", "sweep")
+PARTS = (
+    "decode",
+    "prefill",
+    "serve",
+    "residents",
+    "stall",
+    "merged",
+    "cold",
+    "long",
+    "http",
+    "matrix",
+    "fp8",
+    "sweep",
+    "source",
+)
 """In an order in which few engines are built."""
 
 

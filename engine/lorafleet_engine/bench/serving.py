@@ -45,3 +45,12 @@ def traffic(bench: Bench, zipf: float | None) -> Traffic:
     if zipf is None:
         return Traffic(bench, (None,) * count)
     return Traffic(bench, tuple(bench.catalogue.take(zipf_ids(count, bench.dims.catalogue, zipf, SEED))))
+
+
+def warm(bench: Bench, session: Session, zipf: float | None) -> list[float]:
+    """Wall times of the traffic with all its adapters resident, which they are afterwards; measured once a run."""
+    load = traffic(bench, zipf)
+    session.keep(load.distinct)
+    if zipf not in bench.warm_seconds:
+        bench.warm_seconds[zipf] = bench.repeated(lambda _: load.seconds(session))
+    return bench.warm_seconds[zipf]

@@ -130,7 +130,8 @@ def test_idle_residents(run: Run) -> None:
 
 
 def test_cold_has_three_arms(run: Run) -> None:
-    outcome = run("cold")
+    assert run("cold").status == 0
+    outcome = run("source")
     assert outcome.status == 0, outcome.summary
     assert [(r["case"], r["state"]) for r in outcome.records] == [
         ("serve", "cold-host"),
@@ -139,6 +140,12 @@ def test_cold_has_three_arms(run: Run) -> None:
     ]
     assert all(r["loaded"] == 6 and r["loaded_bytes"] == 176 * 8192 for r in outcome.records)
     assert outcome.records[1]["disk_bytes_s"] > 0
+
+
+def test_parts_of_one_run_measure_warm_serving_once(run: Run) -> None:
+    outcome = run("serve", "--part", "cold")
+    assert outcome.status == 0, outcome.summary
+    assert outcome.records[3]["warm_wall_s"] == outcome.records[1]["wall_s"]
 
 
 def test_a_part_goes_on_where_it_stopped(run: Run) -> None:

@@ -15,7 +15,7 @@ from lorafleet_contracts.digest import adapter_files, folder_digest
 from lorafleet_engine.bench.bench import Bench, Case, median, rounded
 from lorafleet_engine.bench.catalogue import Blob
 from lorafleet_engine.bench.files import drop_pages, read_bandwidth
-from lorafleet_engine.bench.serving import Traffic, traffic
+from lorafleet_engine.bench.serving import Traffic, traffic, warm
 from lorafleet_engine.bench.session import BenchError, Session
 from lorafleet_engine.bench.workload import write_adapters, write_model
 from lorafleet_engine.messages import LoadAdapter, ToLoop
@@ -26,17 +26,15 @@ NOWHERE = "file:///nowhere"
 
 
 def cases(bench: Bench) -> Iterator[Case]:
-    """The three arms; each takes the warm time of the same engine first."""
-    arms = _Arms(bench)
+    """From host and disk; each against the warm time of the same engine in the same run. From sources: source.py."""
+    arms = Arms(bench)
     yield Case("cold-host", arms.host)
     yield Case("cold-disk", arms.disk)
-    yield Case("cold-source", arms.source)
 
 
 @dataclass(slots=True)
-class _Arms:
+class Arms:
     bench: Bench
-    warm: list[float] | None = None
 
     def host(self) -> dict[str, Any]:
         session, load = self._ready()
@@ -64,9 +62,8 @@ class _Arms:
             finally:
                 loader.close()
 
-        seconds = self.bench.repeated(measure)
-        warm = median(self.warm or [])
-        allowed = warm + sum(blob.ref.bytes for blob in load.distinct) / bandwidth
+        seconds = [measure(number) for number in range(self.bench.options.repeats)]  # the host arm has warmed up
+        allowed = median(self.bench.warm_seconds[ZIPF]) + sum(blob.ref.bytes for blob in load.distinct) / bandwidth
         more = {"disk_bytes_s": round(bandwidth), "over_warm_plus_read": round(median(seconds) / allowed, 4)}
         return self._record("cold-disk", load, seconds, more)
 
@@ -111,21 +108,19 @@ class _Arms:
     def _ready(self) -> tuple[Session, Traffic]:
         session = self.bench.session(self.bench.plan())
         load = traffic(self.bench, ZIPF)
-        if self.warm is None:
-            session.keep(load.distinct)
-            self.warm = self.bench.repeated(lambda _: load.seconds(session))
+        warm(self.bench, session, ZIPF)
         return session, load
 
     def _record(self, state: str, load: Traffic, seconds: list[float], more: dict[str, Any]) -> dict[str, Any]:
-        warm = median(self.warm or [])
+        warm_wall = median(self.bench.warm_seconds[ZIPF])
         return {
             "case": "serve",
             "zipf": ZIPF,
             "state": state,
             "tok_s": load.tokens_per_second(median(seconds)),
             "wall_s": median(seconds),
-            "warm_wall_s": warm,
-            "over_warm": round(median(seconds) / warm, 4),
+            "warm_wall_s": warm_wall,
+            "over_warm": round(median(seconds) / warm_wall, 4),
             "loaded": len(load.distinct),
             "loaded_bytes": sum(blob.ref.bytes for blob in load.distinct),
             **more,

@@ -5,21 +5,44 @@ from dataclasses import dataclass
 from typing import Any
 
 from lorafleet_engine.bench.bench import Batch, Bench, Case, decode_ms, median, rounded
+from lorafleet_engine.bench.options import TINY, Dims
 from lorafleet_engine.bench.session import EnginePlan
 
 KINDS = ("16", "64", "mixed")
+BARRED = {
+    (1, 1, "16"),
+    (64, 1, "16"),
+    (64, 8, "16"),
+    (64, 32, "16"),
+    (64, 32, "64"),
+    (64, 32, "mixed"),
+    (256, 8, "16"),
+    (256, 32, "16"),
+}
+"""Batch, adapters, rank."""
 
 
 def cases(bench: Bench) -> Iterator[Case]:
-    """The matrix of design section 1, smallest batch first."""
-    dims = bench.dims
-    plan, matrix = bench.plan(), _Matrix(bench)
-    for batch in dims.batches:
-        yield matrix.base(plan, batch, dims.prompt)
-        for kind in KINDS:
-            for count in dims.distinct:
-                if count <= batch and (kind == "16" or count > 1) and (kind != "mixed" or count == dims.distinct[-1]):
-                    yield matrix.adapted(plan, batch, count, kind)
+    """The rows that have a bar, smallest batch first."""
+    return matrix(bench, barred=True)
+
+
+def matrix(bench: Bench, *, barred: bool) -> Iterator[Case]:
+    """The rows of design section 1 that have a bar, or all others (matrix.py)."""
+    plan, rows = bench.plan(), _Matrix(bench)
+    for batch in bench.dims.batches:
+        if barred:
+            yield rows.base(plan, batch, bench.dims.prompt)
+        for kind, count in _adapters(bench.dims, batch):
+            if ((batch, count, kind) in BARRED) is barred or bench.dims is TINY:
+                yield rows.adapted(plan, batch, count, kind)
+
+
+def _adapters(dims: Dims, batch: int) -> Iterator[tuple[str, int]]:
+    for kind in KINDS:
+        for count in dims.distinct:
+            if count <= batch and (kind == "16" or count > 1) and (kind != "mixed" or count == dims.distinct[-1]):
+                yield kind, count
 
 
 class _Matrix:

@@ -14,7 +14,7 @@ from typing import Any
 from lorafleet_engine.bench.bench import Bench, Case, median, rounded
 from lorafleet_engine.bench.checkpoint import write_checkpoint
 from lorafleet_engine.bench.engine import RandomSource
-from lorafleet_engine.bench.serving import traffic
+from lorafleet_engine.bench.serving import traffic, warm
 from lorafleet_engine.bench.session import BenchError
 
 NAME = "model"
@@ -65,9 +65,8 @@ class _Server:
         """Wall times of the same requests through the server and through the loop in this process."""
         child, plan = self._prepared()
         dims = self.bench.dims
-        session, load = self.bench.session(self.bench.plan()), traffic(self.bench, None)
-        session.keep([])
-        inside = self.bench.repeated(lambda _: load.seconds(session))
+        load = traffic(self.bench, None)
+        inside = warm(self.bench, self.bench.session(self.bench.plan()), None)
         self.bench.drop()
         with child.running_server(plan) as server:
             answers = [server.answer(self._bodies(), dims.clients) for _ in range(1 + self.bench.options.repeats)][1:]

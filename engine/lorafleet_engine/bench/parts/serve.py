@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lorafleet_engine.bench.bench import Bench, Case, median, rounded
-from lorafleet_engine.bench.serving import traffic
+from lorafleet_engine.bench.serving import traffic, warm
 
 
 def cases(bench: Bench) -> Iterator[Case]:
@@ -18,8 +18,7 @@ def _case(bench: Bench, zipf: float | None) -> Case:
         plan = bench.plan()
         session = bench.session(plan)
         load = traffic(bench, zipf)
-        session.keep(load.distinct)
-        seconds = bench.repeated(lambda _: load.seconds(session))
+        seconds = warm(bench, session, zipf)
         return {
             "case": "serve",
             "zipf": zipf,
