@@ -100,6 +100,7 @@ class EngineSpec(Resource):
 
     `tensorParallel` GPUs of one pod share the model; it must divide the base's heads of keys and values.
     `quantization: FP8` rounds the base's projections to 8 bits; an adapter's QualityChecked says what that does to it.
+    `prefixCache` lets equal beginnings be computed once: for each tenant, for all of them together, or not.
     """
 
     device: Literal["Auto", "CPU", "CUDA"] = "Auto"
@@ -107,6 +108,7 @@ class EngineSpec(Resource):
     quantization: Annotated[Literal["None", "FP8"], Field(json_schema_extra=Immutable)] = "None"
     tensor_parallel: Annotated[int, Field(ge=1, le=16, json_schema_extra=Immutable)] = 1
     max_model_len: Annotated[int, Field(ge=16, le=1_048_576)] = 8192
+    prefix_cache: Literal["PerTenant", "Shared", "Off"] = "PerTenant"
     memory: EngineMemory = EngineMemory()
     pod: EnginePod = EnginePod()
 

@@ -3,6 +3,7 @@
 import pytest
 
 from lorafleet_engine.memory.pages import PagePool
+from lorafleet_engine.memory.prefix import PrefixCache
 from lorafleet_engine.memory.residency import Resident
 from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.scheduler.scheduler import Scheduler
@@ -181,3 +182,23 @@ def test_make_room_preempts_the_youngest_first() -> None:
 def test_limits_must_leave_room_for_prompts() -> None:
     with pytest.raises(ValueError, match="must exceed"):
         scheduler(tokens=4, sequences=4)
+
+
+def test_a_step_of_a_former_stay_says_nothing_of_todays_pages() -> None:
+    """Sent back and readmitted while a step was in flight: that step filled other pages than it has now."""
+    pool = PagePool(102, 2)
+    prefix = PrefixCache(pool)
+    made = Scheduler(StepLimits(tokens=24, sequences=4), pool, prefix=prefix)
+    made.submit(sequence("a", 60))
+    assert run(made) == [("a", 0, 24, False)]
+    flying = made.plan()
+    assert shape(flying) == [("a", 24, 24, False)]
+    assert made.make_room(100)
+    second = made.plan()
+    assert shape(second) == [("a", 16, 24, False)], "its first block was found"
+    assert flying is not None
+    assert second is not None
+    made.commit(flying, [])
+    assert len(prefix) == 1
+    made.commit(second, [])
+    assert len(prefix) == 2

@@ -147,6 +147,7 @@ def _environment(spec: LoraPoolSpec) -> list[dict[str, str]]:
         "LORAFLEET_QUANTIZATION": "" if engine.quantization == "None" else engine.quantization.lower(),
         "LORAFLEET_TENSOR_PARALLEL": "" if engine.tensor_parallel == 1 else str(engine.tensor_parallel),
         "LORAFLEET_MAX_MODEL_LEN": str(engine.max_model_len),
+        "LORAFLEET_PREFIX_CACHE": "" if engine.prefix_cache == "PerTenant" else engine.prefix_cache.lower(),
         "LORAFLEET_GPU_UTILIZATION_PERCENT": str(engine.memory.gpu_utilization_percent),
         "LORAFLEET_HOST_CACHE_BYTES": str(parse_bytes(engine.memory.host_cache)),
         "LORAFLEET_DISK_CACHE_BYTES": str(parse_bytes(engine.memory.disk_cache)),

@@ -104,3 +104,11 @@ def test_a_tensor_parallel_engine_gets_its_gpus(limits: dict[str, str]) -> None:
     assert {"name": "LORAFLEET_TENSOR_PARALLEL", "value": "2"} in container["env"]
     sizes = [volume["emptyDir"]["sizeLimit"] for volume in pod["volumes"] if volume["name"] == "lorafleet-shm"]
     assert sizes == [str((1 << 30) + (128 << 20))]
+
+
+@pytest.mark.parametrize(("chosen", "said"), [("PerTenant", None), ("Shared", "shared"), ("Off", "off")])
+def test_prefix_cache_is_the_engines_default_unless_chosen(chosen: str, said: str | None) -> None:
+    pod = build_stateful_set(make_meta("qwen"), spec_of(engine={"prefixCache": chosen}), DEFAULTS)["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    env = {each["name"]: each["value"] for each in container["env"]}
+    assert env.get("LORAFLEET_PREFIX_CACHE") == said
