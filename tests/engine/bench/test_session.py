@@ -10,6 +10,8 @@ from lorafleet_engine.bench.options import TINY, Options
 from lorafleet_engine.bench.session import BenchError, EnginePlan
 from lorafleet_engine.messages import LoadAdapter, StepLimits
 
+pytestmark = pytest.mark.heavy
+
 PLAN = EnginePlan(StepLimits(tokens=64, sequences=4), 64)
 
 

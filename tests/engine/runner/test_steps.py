@@ -20,6 +20,8 @@ from lorafleet_engine.model.config import parse_config
 from lorafleet_engine.runner.assembly import EngineCore, Placement, assemble
 from lorafleet_engine.scheduler.sequence import Sequence, StepPlan
 
+pytestmark = pytest.mark.heavy
+
 SHAPE = {
     "hidden_size": 512,
     "intermediate_size": 1024,
