@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import FileStore
 from lorafleet_engine.errors import PeerLostError
 from lorafleet_engine.model.shards import Shard
 
-PATIENCE = datetime.timedelta(seconds=120)
+PATIENCE = datetime.timedelta(seconds=600)
 """How long a process waits for the others to come to a collective: one may be slower to start."""
 LOOPBACK = "127.0.0.1"
 

@@ -30,6 +30,7 @@ from lorafleet_engine.parallel.messages import (
     Installed,
     Lend,
     Merge,
+    Share,
     Step,
     ToFollower,
 )
@@ -93,6 +94,8 @@ class _Worker:
         match message:
             case Step():
                 self._core.runner.follow(np.frombuffer(message.ints, dtype=np.int32), message.shape)
+            case Share():
+                self._collective.share(self._core.runner.tokens)
             case Install():
                 self._install(message)
             case Lend():

@@ -35,6 +35,7 @@ from lorafleet_engine.parallel.messages import (
     Installed,
     Lend,
     Merge,
+    Share,
     Step,
     ToFollower,
 )
@@ -169,6 +170,12 @@ class Gang:
     def step(self, ints: npt.NDArray[np.int32], shape: StepShape) -> None:
         """See Team."""
         self.tell(Step(shape, ints.tobytes()))
+
+    def share(self, tokens: torch.Tensor) -> None:
+        """See Team."""
+        self.tell(Share())
+        assert self._collective is not None
+        self._collective.share(tokens)
 
     def matrices(self, pool: DevicePool, resident: Resident, layer: int) -> LayerMatrices:
         """See Team."""

@@ -1,6 +1,7 @@
 """What rank 0 and a follower say to each other, pickled over a pipe. A follower does one thing after the other.
 
-FollowerConfig comes first. Collectives are started in the same order everywhere: that of Step and Lend.
+FollowerConfig comes first. Collectives are started in the same order everywhere: those of Runner.prepare, then that of
+Step, Share and Lend.
 """
 
 from dataclasses import dataclass
@@ -29,6 +30,11 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """Take the tokens that rank 0 has sampled in the step before."""
+
+
+@dataclass(frozen=True, slots=True)
 class Install:
     """Bring one's share of a packed version into its pages; answered by Installed with the same number."""
 
@@ -54,7 +60,7 @@ class Merge:
     blob: BlobRef
 
 
-ToFollower: TypeAlias = Step | Install | Lend | Merge
+ToFollower: TypeAlias = Step | Share | Install | Lend | Merge
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def engine_logits(core: EngineCore, probes: Probes, adapter: Resident | None) ->
         told = list(probe[: len(probe) - FORCED])
         core.scheduler.submit(scheduling.Sequence(str(number), told, FORCED + 1, adapter=adapter))
     while (plan := core.scheduler.plan()) is not None:
-        logits = core.runner.logits(plan).cpu()
+        logits = core.runner.logits(plan).to("cpu", copy=True)
         places = [_place(work.sequence) for work in plan.works if work.samples]
         rows |= dict(zip(places, logits, strict=True))
         core.scheduler.commit(plan, [_forced(probes[number], at) for number, at in places])

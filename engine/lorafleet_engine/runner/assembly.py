@@ -126,8 +126,7 @@ def start_core(settings: LoopConfig, part: Part = ALONE) -> EngineCore:
     placement = Placement(device, dtype, usable, length, limits, settings.quantization, settings.prefix_cache)
     with SafetensorsSource(Path(settings.model_dir), device, dtype) as source:
         core = assemble(config, source, placement, part)
-        if part.shard.size == 1:
-            core.runner.prepare()
+        core.runner.prepare()
         return core
 
 

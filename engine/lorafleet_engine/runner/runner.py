@@ -29,6 +29,7 @@ NOTHING = StepPlan((), 0, ())
 class Runner:
     """Turns plans into logits and tokens: pack, one copy, then a captured graph (decode steps on CUDA) or the model as
     it is. On CUDA (`asynchronous`) nothing here waits for the device; `last_step` is when the last launched step ends.
+    `tokens` are those sampled last, on the device.
     """
 
     def __init__(
@@ -50,12 +51,13 @@ class Runner:
         self._most_pages = pages_for_tokens(max_model_len)
         device = pool.memory.device
         on_cuda = device.type == "cuda"
-        self.asynchronous = on_cuda and team is None
+        self.asynchronous = on_cuda
         self.last_step: torch.cuda.Event | None = None
         rows, size = batch_size(limits.sequences), self._largest_step()
         ints = torch.zeros(rows + size, dtype=torch.int32, device=device)
         self._packed = ints[rows:]
-        self._sampler = Sampler(ints[:rows])
+        self.tokens = ints[:rows]
+        self._sampler = Sampler(self.tokens)
         self._logits = torch.empty(rows, config.shape.vocab, dtype=pool.memory.dtype, device=device)
         side = torch.cuda.Stream(device) if on_cuda else None  # type: ignore[no-untyped-call]
         heads = decoder.layers[0].attention.heads
@@ -69,12 +71,14 @@ class Runner:
 
     @torch.inference_mode()
     def prepare(self) -> None:
-        """Capture every decode step's graph (and so compile its kernels); on a CPU there is nothing to do."""
+        """Capture every decode step's graph (and so compile its kernels); on a CPU there is nothing to do. All
+        processes of a Team do this by themselves."""
         if self._graphs is None:
             return
         shapes = decode_shapes(self._most_pages, self._limits, FEW_TOKENS if self._tiled else None)
         for shape in shapes:
-            self._send(NOTHING, None, shape)
+            self._pack(NOTHING, None, shape)
+            self._staging.send(self._packed[: shape.size])
             self._graphs.capture((shape,))
         self.pool.clear_reserved()
 
@@ -83,6 +87,8 @@ class Runner:
         """Start a step; `draws` are those of its samples, by row, that are not plain. Tokens in flight are those of the
         step launched before."""
         sampled = self._sampler.finish(self.logits(plan), draws)
+        if self._team is not None:
+            self._team.share(self.tokens)
         if self._graphs is not None:
             self.last_step = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self.last_step.record()
@@ -147,11 +153,15 @@ class Runner:
 
     def _send(self, plan: StepPlan, work: LoraWork | None, shape: StepShape) -> None:
         """Pack the plan and copy it to the device in one go."""
-        ints = self._staging.ints()
-        self._packer.pack(plan, work, shape, ints)
+        ints = self._pack(plan, work, shape)
         if self._team is not None:
             self._team.step(ints[: shape.size], shape)
         self._staging.send(self._packed[: shape.size])
+
+    def _pack(self, plan: StepPlan, work: LoraWork | None, shape: StepShape) -> npt.NDArray[np.int32]:
+        ints = self._staging.ints()
+        self._packer.pack(plan, work, shape, ints)
+        return ints
 
     def _largest_step(self) -> int:
         limits = self._limits

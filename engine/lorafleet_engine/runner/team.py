@@ -4,6 +4,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from lorafleet_contracts.capacity import ModelShape
 from lorafleet_engine.memory.residency import Resident
@@ -19,6 +20,10 @@ class Team(Protocol):
 
     def step(self, ints: npt.NDArray[np.int32], shape: StepShape) -> None:
         """A packed step is run."""
+        ...
+
+    def share(self, tokens: torch.Tensor) -> None:
+        """Give them the tokens sampled last: everywhere the next step finds the same ones."""
         ...
 
     def copier(self, pool: DevicePool, whole: ModelShape) -> Copier:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from lorafleet_engine.adapters.pack import pack_adapter
 from lorafleet_engine.errors import PeerLostError, UnsupportedModelError
+from lorafleet_engine.loop import EngineLoop
 from lorafleet_engine.messages import (
     AdapterLoaded,
     AdapterUnloaded,
@@ -121,6 +122,18 @@ def test_bfloat16(make: Callable[..., TinyModel], start: Start) -> None:
 def _calm(name: str, weight: torch.Tensor) -> torch.Tensor:
     """Weights as small as published ones: those of tiny models are so large that they magnify rounding."""
     return weight * 0.2 if "proj" in name else weight
+
+
+def test_steps_that_overlap_find_the_tokens_that_were_drawn(make: Callable[..., TinyModel], start: Start) -> None:
+    """Followers' next steps begin with tokens that only rank 0 has drawn."""
+    model = make("mistral", ("all-r8",))
+    drivers = start(model, 1), start(model, 2)
+    drawn, answers = SamplingParams(12, temperature=2.0, seed=3), []
+    for driver in drivers:
+        load_all(driver, model)
+        driver.loop = EngineLoop(driver.core, driver.mailbox, state_interval_s=0, overlapped=True)
+        answers.append(ask(driver, (None, "all-r8"), drawn))
+    assert answers[0] == answers[1]
 
 
 def test_an_adapter_is_merged_by_every_process(make: Callable[..., TinyModel], start: Start, tmp_path: Path) -> None:
