@@ -53,7 +53,8 @@ async def _last_words(child: Child) -> str:
         return words
 
 
-@pytest.mark.parametrize("busy", [pytest.param(False, marks=pytest.mark.heavy), True])
+@pytest.mark.heavy
+@pytest.mark.parametrize("busy", [False, True])
 async def test_a_follower_that_dies_ends_the_loop_with_a_reason(settings: LoopConfig, busy: bool) -> None:
     child, follower = await _start(settings)
     if busy:

@@ -92,6 +92,7 @@ def test_two_processes_are_one(family: str, make: Callable[..., TinyModel], star
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.heavy
 def test_four_processes_are_one_with_every_kind(family: str, make: Callable[..., TinyModel], start: Start) -> None:
     model = make(family, tuple(KINDS))
     alone, four = start(model, 1, memory_bytes=64 << 20), start(model, 4, memory_bytes=256 << 20)
@@ -124,6 +125,7 @@ def _calm(name: str, weight: torch.Tensor) -> torch.Tensor:
     return weight * 0.2 if "proj" in name else weight
 
 
+@pytest.mark.heavy
 def test_steps_that_overlap_find_the_tokens_that_were_drawn(make: Callable[..., TinyModel], start: Start) -> None:
     """Followers' next steps begin with tokens that only rank 0 has drawn."""
     model = make("mistral", ("all-r8",))
@@ -136,6 +138,7 @@ def test_steps_that_overlap_find_the_tokens_that_were_drawn(make: Callable[..., 
     assert answers[0] == answers[1]
 
 
+@pytest.mark.heavy
 def test_an_adapter_is_merged_by_every_process(make: Callable[..., TinyModel], start: Start, tmp_path: Path) -> None:
     model = make("llama-biases", ("patterns",))
     shape = read_config(model.directory).shape
@@ -150,6 +153,7 @@ def test_an_adapter_is_merged_by_every_process(make: Callable[..., TinyModel], s
     assert (logits(merged, None) - logits(alone, "patterns")).abs().max() <= LAW
 
 
+@pytest.mark.heavy
 def test_matrices_are_collected(make: Callable[..., TinyModel], start: Start) -> None:
     """What the check of a rounded base reads."""
     model = make("qwen2", ("patterns",))
@@ -165,6 +169,7 @@ def test_matrices_are_collected(make: Callable[..., TinyModel], start: Start) ->
         assert all(map(torch.equal, sum(whole.values(), ()), sum(collected.values(), ())))
 
 
+@pytest.mark.heavy
 def test_versions_come_and_go(make: Callable[..., TinyModel], start: Start) -> None:
     """The same pages and rows hold one version after another, on every device."""
     model = make("qwen3", ("all-r8", "odd-r5"))
@@ -185,6 +190,7 @@ def test_versions_come_and_go(make: Callable[..., TinyModel], start: Start) -> N
         assert core.pages.free == core.pages.total
 
 
+@pytest.mark.heavy
 def test_a_broken_file_is_refused_by_all(make: Callable[..., TinyModel], start: Start, tmp_path: Path) -> None:
     """A follower that cannot read the file says so; the version is refused and its pages are free again."""
     model = make("llama", ("all-r8",))
@@ -211,6 +217,7 @@ def test_a_model_that_cannot_be_cut_is_refused(make: Callable[..., TinyModel], s
         start(make("llama", ()), 3)
 
 
+@pytest.mark.heavy
 def test_a_step_without_a_follower_fails_at_once(make: Callable[..., TinyModel], start: Start) -> None:
     both = start(make("llama", ()), 2)
     gang = both.core.team
