@@ -17,12 +17,14 @@ from lorafleet_engine.messages import (
     AdapterLoaded,
     AdapterUnloaded,
     Generate,
+    LoopConfig,
     MergeConfig,
     SamplingParams,
     UnloadAdapter,
 )
 from lorafleet_engine.model.config import read_config
 from lorafleet_engine.parallel.gang import Gang
+from lorafleet_engine.quality.checking import make_checker
 from lorafleet_engine.quality.probes import distance, engine_logits
 from tests.engine.support.driver import LoopDriver
 from tests.engine.support.tiny import KINDS, VOCAB, TinyModel, make_model
@@ -108,9 +110,7 @@ def test_four_processes_are_one_with_every_kind(family: str, make: Callable[...,
 def test_bfloat16(make: Callable[..., TinyModel], start: Start) -> None:
     """As near to one process as the law says, and to fp32 as one process is."""
     model = make("qwen2", ("all-r8",))
-    for file in (model.directory / "model.safetensors", model.adapters["all-r8"] / "adapter_model.safetensors"):
-        weights = {name: _calm(name, weight) for name, weight in load_file(file).items()}
-        save_file(weights, file, metadata={"format": "pt"})
+    _calm_down(model)
     drivers = start(model, 1), start(model, 1, dtype="bfloat16"), start(model, 2, dtype="bfloat16")
     for driver in drivers:
         load_all(driver, model)
@@ -118,6 +118,36 @@ def test_bfloat16(make: Callable[..., TinyModel], start: Start) -> None:
         truth, one, two = (logits(driver, kind).float() for driver in drivers)
         assert distance(two, one).rel_l2 <= 1e-2
         assert distance(two, truth).rel_l2 <= 1.25 * distance(one, truth).rel_l2
+
+
+@pytest.mark.heavy
+def test_a_rounded_base(make: Callable[..., TinyModel], start: Start) -> None:
+    """Each share has scales of its own; adapters are checked as on one."""
+    model = make("qwen2", ("all-r8",))
+    _calm_down(model)
+    fp8 = {"dtype": "bfloat16", "quantization": "fp8", "probes": PROMPTS[1:]}
+    settings = ({"memory_bytes": 64 << 20}, fp8, fp8)
+    exact, one, two = (start(model, size, **more) for size, more in zip((1, 1, 2), settings, strict=True))
+    for driver in (exact, one, two):
+        load_all(driver, model)
+    for kind in (None, "all-r8"):
+        truth = logits(exact, kind).float()
+        assert distance(logits(two, kind), truth).rel_l2 <= 1.25 * distance(logits(one, kind), truth).rel_l2
+    found = []
+    for driver in (one, two):
+        checker = make_checker(driver.core, LoopConfig(str(model.directory), **fp8))  # type: ignore[arg-type]
+        assert checker is not None
+        checker.want("all-r8")
+        while not (answers := checker.poll()):
+            assert checker.busy
+        found.append(answers[0].quality)
+    assert found[0] == found[1]
+
+
+def _calm_down(model: TinyModel) -> None:
+    for file in (model.directory / "model.safetensors", model.adapters["all-r8"] / "adapter_model.safetensors"):
+        weights = {name: _calm(name, weight) for name, weight in load_file(file).items()}
+        save_file(weights, file, metadata={"format": "pt"})
 
 
 def _calm(name: str, weight: torch.Tensor) -> torch.Tensor:
