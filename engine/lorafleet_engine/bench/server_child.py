@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +46,35 @@ class Server:
     """One that is ready; `ready_s` is the time from the start of its process."""
 
     port: int
+    admin: int
     ready_s: float
 
-    def answer(self, bodies: Sequence[Sequence[dict[str, Any]]], processes: int) -> tuple[float, int, int]:
+    def load(self, digest: str, uri: str) -> str:
+        """Bring an adapter onto the device; returns its key. Raises ServerError."""
+        url = f"http://127.0.0.1:{self.admin}/admin/v1/adapters/bench/versions/{digest}"
+        body = {"source": {"uri": uri}, "tier": "gpu", "display": {"namespace": "bench", "name": "bench"}}
+        headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            asked = urllib.request.Request(url, json.dumps(body).encode(), headers, method="PUT")
+            try:
+                with urllib.request.urlopen(asked, timeout=90) as answer:
+                    if answer.status != HTTPStatus.ACCEPTED:
+                        return f"bench@{digest}"
+            except urllib.error.HTTPError as error:
+                raise ServerError(f"the adapter was refused: {error.read().decode()}") from error
+        raise ServerError("the adapter did not come")
+
+    def answer(
+        self, bodies: Sequence[Sequence[dict[str, Any]]], processes: int, version: str = BASE_MODEL
+    ) -> tuple[float, int, int]:
         """Seconds, tokens and events of all requests, one stream for each list, read by so many processes.
 
         Raises ServerError when a client fails.
         """
         shares = [bodies[number::processes] for number in range(processes)]
         with contextlib.ExitStack() as stack:
-            clients = [stack.enter_context(self._client(share)) for share in shares if share]
+            clients = [stack.enter_context(self._client(share, version)) for share in shares if share]
             if any(_line(client) != "ready" for client in clients):
                 raise ServerError("a client could not connect")
             began = time.monotonic()
@@ -66,12 +86,12 @@ class Server:
         seconds = max(each["ended"] for each in found) - began
         return seconds, sum(each["tokens"] for each in found), sum(each["events"] for each in found)
 
-    def _client(self, bodies: Sequence[Sequence[dict[str, Any]]]) -> "subprocess.Popen[str]":
+    def _client(self, bodies: Sequence[Sequence[dict[str, Any]]], version: str) -> "subprocess.Popen[str]":
         command = [sys.executable, "-m", "lorafleet_engine.bench.stream_client"]
         client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         headers = {
             "authorization": f"Bearer {TOKEN}",
-            HEADER_MODEL: BASE_MODEL,
+            HEADER_MODEL: version,
             HEADER_TENANT: "bench",
             "content-type": "application/json",
         }
@@ -106,7 +126,7 @@ def running_server(plan: ServerPlan) -> Iterator[Server]:
     process = subprocess.Popen([sys.executable, "-m", "lorafleet_engine"], env=environment)
     try:
         _wait_ready(process, state, began + START_S)
-        yield Server(serving, time.monotonic() - began)
+        yield Server(serving, admin, time.monotonic() - began)
         process.send_signal(signal.SIGTERM)
         process.wait(30)
     finally:

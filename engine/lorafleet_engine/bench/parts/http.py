@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lorafleet_contracts.digest import adapter_files, folder_digest
 from lorafleet_engine.bench.bench import Bench, Case, median, rounded
 from lorafleet_engine.bench.checkpoint import write_checkpoint
 from lorafleet_engine.bench.engine import RandomSource
 from lorafleet_engine.bench.serving import traffic, warm
 from lorafleet_engine.bench.session import BenchError
+from lorafleet_engine.bench.workload import RANKS, write_adapters
 
 NAME = "model"
 
@@ -49,7 +51,7 @@ class _Server:
                 seconds.append(server.ready_s)
                 ready = kernel_files()
                 if len(seconds) == self.bench.options.repeats:
-                    self._check(server.answer(self._bodies(), self.bench.dims.clients))
+                    self._use(server, plan)
                 compiled.append(kernel_files() - ready)
         return {
             "case": "start",
@@ -87,6 +89,15 @@ class _Server:
             "settings": plan.settings,
         }
 
+    def _use(self, server: Any, plan: Any) -> None:
+        """Requests on the base and on an adapter of the widest rank, batches of many sizes."""
+        self._check(server.answer(self._bodies(), self.bench.dims.clients))
+        number = RANKS.index(max(RANKS))
+        (adapter,) = write_adapters(plan.volumes / "models", [number], raw=self.bench.raw)
+        digest = folder_digest(adapter.directory, adapter_files(adapter.directory))
+        version = server.load(digest, f"pvc://models/{adapter.directory.name}")
+        self._check(server.answer(self._bodies(), self.bench.dims.clients, version))
+
     def _prepared(self) -> tuple[Any, Any]:
         """The module that starts servers, and the plan of one. Raises BenchError where its libraries are missing."""
         for name in ("uvicorn", "uvloop", "httptools", "orjson", "pydantic", "starlette", "tokenizers", "jinja2"):
@@ -104,6 +115,7 @@ class _Server:
             "GPU_UTILIZATION_PERCENT": "92",
             "HOST_CACHE_BYTES": str(1 << 30),
             "CPU_THREADS": "1",
+            "PREFIX_CACHE": "off",
         }
         if dims.memory_bytes is not None:
             settings["MEMORY_BYTES"] = str(dims.memory_bytes)
