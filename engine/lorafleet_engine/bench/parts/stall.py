@@ -12,7 +12,7 @@ from lorafleet_engine.messages import LoadAdapter, ToLoop
 
 SETTLE = 8
 """Steps after the last prompt that are not looked at."""
-LATEST = 2
+LATEST = 3
 """Loads must end within so many steps each, sent one a step, or there is no figure."""
 
 
