@@ -32,6 +32,8 @@ from lorafleet_engine.runner.team import Team
 
 EXACT = 1e-5
 """Relative L2 up to which two ways of summing in fp32 differ."""
+UNRELATED = 0.9
+"""Relative L2 from which on logits have nothing to do with the model's, whatever the unmerged ones are."""
 KEY = "merged"
 ARRIVAL_POLL_S = 0.002
 
@@ -115,7 +117,7 @@ def judge(merged: torch.Tensor, unmerged: torch.Tensor, truth: torch.Tensor) -> 
     """Compare. Raises ParityError with the figures."""
     after, before = distance(merged, truth), distance(unmerged, truth)
     parity = Parity(after.rel_l2, before.rel_l2, after.same_argmax, after.positions)
-    if not parity.merged <= max(MERGED_FACTOR * parity.unmerged, EXACT):
+    if not parity.merged <= min(max(MERGED_FACTOR * parity.unmerged, EXACT), UNRELATED):
         raise ParityError(
             f"the merged adapter fails parity on {parity.positions} positions of the probe set: relative L2 of logits "
             f"{parity.merged:.3g} from the model in fp32, the unmerged engine's is {parity.unmerged:.3g}, allowed are "
