@@ -17,13 +17,11 @@ from lorafleet_engine.runner.inputs import InputBuilder
 from lorafleet_engine.runner.lora_work import LoraWork, lora_work, most_work
 from lorafleet_engine.runner.packing import ALIGNMENT, StepPacker, StepShape, exact_shape
 from lorafleet_engine.runner.pool import DevicePool
+from lorafleet_engine.runner.rehearsal import NOTHING, rehearsal
 from lorafleet_engine.runner.sampler import Draw, Sampled, Sampler
 from lorafleet_engine.runner.staging import Staging
 from lorafleet_engine.runner.team import Team
 from lorafleet_engine.scheduler.sequence import Sequence, StepPlan
-
-NOTHING = StepPlan((), 0, ())
-"""What a graph runs while it is captured: padding only."""
 
 
 class Runner:
@@ -71,10 +69,16 @@ class Runner:
 
     @torch.inference_mode()
     def prepare(self) -> None:
-        """Capture every decode step's graph (and so compile its kernels); on a CPU there is nothing to do. All
-        processes of a Team do this by themselves."""
+        """Capture every decode step's graph and run steps with prompts, so that every kernel is compiled afterwards; on
+        a CPU there is nothing to do. All processes of a Team do this by themselves."""
         if self._graphs is None:
             return
+        for plan in rehearsal(self._limits.tokens // 2, adapters=self._tiled):
+            work = self._lora_work(plan, batch_size(plan.decodes))
+            shape = rounded(exact_shape(plan, work), self._most_pages, self._limits)
+            self._pack(plan, work, shape)
+            self._staging.send(self._packed[: shape.size])
+            self._forward(self._packed[: shape.size], shape)
         shapes = decode_shapes(self._most_pages, self._limits, FEW_TOKENS if self._tiled else None)
         for shape in shapes:
             self._pack(NOTHING, None, shape)

@@ -10,6 +10,7 @@ from lorafleet_engine.messages import LoopConfig, StepLimits
 from lorafleet_engine.runner.assembly import EngineCore, start_core
 from lorafleet_engine.runner.graphs import decode_shapes, rounded
 from lorafleet_engine.runner.packing import StepShape
+from lorafleet_engine.runner.rehearsal import rehearsal
 from lorafleet_engine.scheduler.sequence import Sequence, StepPlan
 from tests.engine.support.tiny import TinyModel
 
@@ -85,3 +86,25 @@ def test_rounded_shapes_are_few_and_large_enough() -> None:
     assert rounded(StepShape(1, 1, 100, 1, 0), 100, StepLimits()).pages == 100
     mixed = rounded(StepShape(7, 3, 1, 2, 5, ((4, 4),)), 100, StepLimits())
     assert mixed == StepShape(8, 4, 32, 2, 5, ((4, 4),))
+
+
+@pytest.mark.parametrize("kinds", [[None, None, None], ["odd-r5", None, "r256"]])
+def test_rounded_step_with_prompts_as_exact_step(core: EngineCore, kinds: list[str | None]) -> None:
+    """Three decodes become four rows, behind which the prompts' tokens stand."""
+    before = decoding(core, kinds)
+    core.scheduler.commit(before, core.runner.logits(before).argmax(-1).tolist())
+    for number, kind in enumerate(("layers", None)):
+        adapter = core.residency.get(kind) if kind and any(kinds) else None
+        core.scheduler.submit(Sequence(f"new{number}", list(range(7 + number, 30)), 50, adapter=adapter))
+    plan = core.scheduler.plan()
+    assert plan is not None
+    exact = core.runner.logits(plan).clone()
+    torch.testing.assert_close(core.runner.eager_logits(plan), exact, atol=1e-4, rtol=1e-4)
+
+
+def test_rehearsal_leaves_no_trace(core: EngineCore) -> None:
+    plan = decoding(core, ["odd-r5", None])
+    expected = core.runner.logits(plan).clone()
+    for rehearsed in rehearsal(32, adapters=True):
+        assert torch.isfinite(core.runner.eager_logits(rehearsed)).all()
+    assert torch.equal(core.runner.logits(plan), expected)
