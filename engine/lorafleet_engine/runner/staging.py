@@ -48,8 +48,9 @@ class Returning:
 
     def __init__(self, *tensors: torch.Tensor) -> None:
         self._event: torch.cuda.Event | None = None
-        self._here = tensors
-        if tensors[0].is_cuda:
+        if not tensors[0].is_cuda:
+            self._here = tuple(tensor.clone() for tensor in tensors)
+        else:
             self._here = tuple(
                 torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
                 for tensor in tensors

@@ -26,10 +26,11 @@ def model(tiny: Callable[[str], TinyModel]) -> TinyModel:
 def start(model: TinyModel, tmp_path: Path) -> Callable[..., LoopDriver]:
     """Start a loop with other limits or settings than usual."""
 
-    def make(limits: StepLimits | None = None, **settings: object) -> LoopDriver:
+    def make(limits: StepLimits | None = None, overlapped: bool | None = None, **settings: object) -> LoopDriver:
         chosen = {"max_model_len": 128, "memory_bytes": 32 << 20, **settings}
         chosen["limits"] = limits or StepLimits(tokens=64, sequences=8)
-        return LoopDriver.start(LoopConfig(str(model.directory), **chosen), tmp_path / "blobs")  # type: ignore[arg-type]
+        config = LoopConfig(str(model.directory), **chosen)  # type: ignore[arg-type]
+        return LoopDriver.start(config, tmp_path / "blobs", overlapped)
 
     return make
 

@@ -18,9 +18,10 @@ LENGTH = 14
 Case = tuple[str | None, int]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "overlapped"), [(0, False), (1, False), (1, True), (2, True)])
 def test_random_traffic(
     seed: int,
+    overlapped: bool,
     start: Callable[..., LoopDriver],
     memory_for: Callable[[LoopDriver, int], int],
     model: TinyModel,
@@ -39,7 +40,7 @@ def test_random_traffic(
         for number, prompt in enumerate(PROMPTS)
     }
     limits = StepLimits(tokens=24, sequences=6, distinct_adapters=2, rank_sum=30)
-    driver = start(limits, memory_bytes=memory_for(start(limits), 40))
+    driver = start(limits, overlapped, memory_bytes=memory_for(start(limits), 40))
     dice = random.Random(seed)
     asked: dict[str, Case] = {}
     for turn in range(250):

@@ -60,17 +60,24 @@ class Answer:
 class LoopDriver:
     """One engine. Adapters are packed here as the loader would do it."""
 
-    def __init__(self, core: EngineCore, blob_dir: Path, checker: QualityChecker | None = None) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        blob_dir: Path,
+        checker: QualityChecker | None = None,
+        *,
+        overlapped: bool | None = None,
+    ) -> None:
         self.core = core
         self.mailbox = ListMailbox()
-        self.loop = EngineLoop(core, self.mailbox, state_interval_s=0, checker=checker)
+        self.loop = EngineLoop(core, self.mailbox, state_interval_s=0, checker=checker, overlapped=overlapped)
         self._blobs = blob_dir
         self._sent = 0
 
     @classmethod
-    def start(cls, settings: LoopConfig, blob_dir: Path) -> "LoopDriver":
+    def start(cls, settings: LoopConfig, blob_dir: Path, overlapped: bool | None = None) -> "LoopDriver":
         core = start_engine(settings)
-        return cls(core, blob_dir, make_checker(core, settings))
+        return cls(core, blob_dir, make_checker(core, settings), overlapped=overlapped)
 
     def load(self, key: str, adapter_dir: Path) -> AdapterLoaded | AdapterRejected:
         """Pack and load an adapter; returns the loop's answer."""
