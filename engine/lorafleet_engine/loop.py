@@ -5,6 +5,7 @@ last one's tokens awaited. Runs in a process of its own, started by child.py; te
 own. It never parses, hashes or packs, and it waits for messages only while nothing is live.
 """
 
+import gc
 import os
 import threading
 import time
@@ -95,6 +96,7 @@ def run_loop(connection: Connection, settings: LoopConfig) -> None:
     core: EngineCore | None = None
     try:
         core = start_engine(settings, partial(_lose, mailbox))
+        gc.freeze()  # what has been built stays: no later collection need look at it
         EngineLoop(core, mailbox, settings.state_interval_s, checker=make_checker(core, settings)).run()
     except (EOFError, BrokenPipeError):
         return
