@@ -106,7 +106,7 @@ class StepPacker:
     def __init__(self, geometry: PoolGeometry, rows: int, most_pages: int, ahead: int) -> None:
         self._geometry = geometry
         self._ahead = ahead
-        self._sequences: list[Sequence] = []
+        self._stays: list[tuple[Sequence, int]] = []
         self._starts = np.zeros(0, dtype=np.int32)
         self._owners = np.zeros(0, dtype=np.int32)
         self._tables = np.full((rows, most_pages), ZERO_PAGE, dtype=np.int32)
@@ -133,7 +133,7 @@ class StepPacker:
         """One token each: the hot path, so a few array operations a field."""
         count = len(works)
         starts = np.fromiter((work.start for work in works), np.int32, count)
-        self._follow([work.sequence for work in works], starts)
+        self._follow([(work.sequence, work.stay) for work in works], starts)
         fields["tokens"][:count] = [work.sequence.tokens[work.start] if work.source < 0 else 0 for work in works]
         sources = np.fromiter((work.source for work in works), np.int32, count)
         np.copyto(fields["sources"][:count], sources, where=sources >= 0)
@@ -144,15 +144,17 @@ class StepPacker:
         fields["owners"][:count] = self._owners
         _decode_tables(fields, shape)[:count] = self._tables[:count, : shape.pages]
 
-    def _follow(self, sequences: list[Sequence], starts: Ints) -> None:
-        """Bring the page tables up to date. Sequences that go on where the last step ended keep their former pages."""
-        if sequences == self._sequences and bool((starts == self._starts + 1).all()):
+    def _follow(self, stays: list[tuple[Sequence, int]], starts: Ints) -> None:
+        """Bring the page tables up to date. Sequences that go on where the last step ended keep their former pages,
+        unless they were sent back meanwhile."""
+        sequences = [sequence for sequence, _ in stays]
+        if stays == self._stays and bool((starts == self._starts + 1).all()):
             for row in np.flatnonzero(starts % KV_BLOCK_TOKENS == 0).tolist():
                 block = int(starts[row]) // KV_BLOCK_TOKENS
                 self._tables[row, block] = sequences[row].pages[block]
         else:
             used = starts // KV_BLOCK_TOKENS + 1
-            self._tables[: max(len(sequences), len(self._sequences))].fill(ZERO_PAGE)
+            self._tables[: max(len(sequences), len(self._stays))].fill(ZERO_PAGE)
             pages = (sequence.pages[:count] for sequence, count in zip(sequences, used.tolist(), strict=True))
             most = int(used.max(initial=0))
             mask = np.arange(most) < used[:, None]
@@ -160,7 +162,7 @@ class StepPacker:
                 chain.from_iterable(pages), np.int32, int(used.sum())
             )
             self._owners = np.fromiter(map(_owner, sequences), np.int32, len(sequences))
-        self._sequences, self._starts = sequences, starts
+        self._stays, self._starts = stays, starts
 
     def _pad(self, count: int, shape: StepShape, fields: dict[str, Ints]) -> None:
         """Rows of decodes that the plan does not have: one token each, which reads zeros and writes to the scratch
