@@ -131,7 +131,7 @@ def test_idle_residents(run: Run) -> None:
 
 def test_cold_has_three_arms(run: Run) -> None:
     assert run("cold").status == 0
-    outcome = run("source")
+    outcome = run("disk", "--part", "source")
     assert outcome.status == 0, outcome.summary
     assert [(r["case"], r["state"]) for r in outcome.records] == [
         ("serve", "cold-host"),
