@@ -73,7 +73,8 @@ class Runner:
         a CPU there is nothing to do. All processes of a Team do this by themselves."""
         if self._graphs is None:
             return
-        for plan in rehearsal(self._limits.tokens // 2, adapters=self._tiled):
+        longest = min(self._limits.tokens // 2, self._inputs.rope.shape[0])
+        for plan in rehearsal(longest, adapters=self._tiled):
             work = self._lora_work(plan, batch_size(plan.decodes))
             shape = rounded(exact_shape(plan, work), self._most_pages, self._limits)
             self._pack(plan, work, shape)
