@@ -15,13 +15,13 @@ NOTHING = StepPlan((), 0, ())
 FEW_TOKENS = 20
 
 
-def rehearsal(most: int, *, adapters: bool) -> Iterator[StepPlan]:
+def rehearsal(most: int, sequences: int, *, adapters: bool) -> Iterator[StepPlan]:
     """Steps with short and long prompts (up to `most` tokens), first chunks and later ones, alone and beside decodes;
-    also with `adapters`."""
+    also with `adapters`; of at most `sequences` sequences."""
     few = min(FEW_TOKENS, most // 2)
     for resident in (None, Resident("", 1, 0, (), (ZERO_ROW,))) if adapters else (None,):
         for chunks in ((few,), (most,), (few, most // 2)):
-            for decodes in (0, 1, 3):
+            for decodes in (count for count in (0, 1, 3) if count + len(chunks) <= sequences):
                 works = [_work(resident, 1, 1) for _ in range(decodes)]
                 works += [_work(resident, start, count) for start, count in zip((0, few), chunks, strict=False)]
                 yield StepPlan(tuple(works), decodes, () if resident is None else (resident,))

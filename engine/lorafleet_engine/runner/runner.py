@@ -74,7 +74,7 @@ class Runner:
         if self._graphs is None:
             return
         longest = min(self._limits.tokens // 2, self._inputs.rope.shape[0])
-        for plan in rehearsal(longest, adapters=self._tiled):
+        for plan in rehearsal(longest, self._limits.sequences, adapters=self._tiled):
             work = self._lora_work(plan, batch_size(plan.decodes))
             shape = rounded(exact_shape(plan, work), self._most_pages, self._limits)
             self._pack(plan, work, shape)

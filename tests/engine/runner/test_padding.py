@@ -105,6 +105,6 @@ def test_rounded_step_with_prompts_as_exact_step(core: EngineCore, kinds: list[s
 def test_rehearsal_leaves_no_trace(core: EngineCore) -> None:
     plan = decoding(core, ["odd-r5", None])
     expected = core.runner.logits(plan).clone()
-    for rehearsed in rehearsal(32, adapters=True):
+    for rehearsed in rehearsal(32, 16, adapters=True):
         assert torch.isfinite(core.runner.eager_logits(rehearsed)).all()
     assert torch.equal(core.runner.logits(plan), expected)
