@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 
 from lorafleet_engine.kernels.attention import attend
-from lorafleet_engine.kernels.rope import Heads, rotate_and_store
+from lorafleet_engine.kernels.lora import LoraUpdate
+from lorafleet_engine.kernels.rope import HeadNorms, Heads, rotate_and_store
 from lorafleet_engine.layers.batch import ForwardBatch
 from lorafleet_engine.layers.linear import ProjectionGroup
-from lorafleet_engine.layers.norm import HeadNorms
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,10 @@ class Attention:
     heads: Heads
     norms: HeadNorms | None
 
-    def __call__(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """x [T, hidden] -> [T, hidden]; stores the tokens' keys and values first."""
+    def __call__(self, x: torch.Tensor, batch: ForwardBatch) -> tuple[torch.Tensor, LoraUpdate | None]:
+        """x [T, hidden] -> [T, hidden], and what is still to be added to it; the tokens' keys and values are stored."""
         keys, values = batch.cache_of(self.layer)
-        qkv = self.qkv(x, batch.lora)
-        if self.norms is not None:
-            qkv = self.norms(qkv, self.heads)
-        query = rotate_and_store(qkv, self.heads, batch.new, keys, values)
+        qkv, update = self.qkv(x, batch.lora)
+        query = rotate_and_store(qkv, self.heads, batch.new, (keys, values), self.norms, update)
         attended = attend(query, keys, values, batch.attention)
         return self.output(attended.flatten(1), batch.lora)

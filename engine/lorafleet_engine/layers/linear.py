@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import torch
 
-from lorafleet_engine.kernels.lora import LoraRows, apply_lora, begin_lora
+from lorafleet_engine.kernels.lora import LoraRows, LoraUpdate, apply_lora, apply_update, begin_lora
 from lorafleet_engine.layers.weight import Weight
 
 Reduce: TypeAlias = Callable[[torch.Tensor], None]
@@ -28,13 +28,15 @@ class ProjectionGroup:
     group: int
     reduce: Reduce | None = None
 
-    def __call__(self, x: torch.Tensor, lora: LoraRows | None) -> torch.Tensor:
-        """x [T, K] -> [T, sum(widths)]."""
+    def __call__(self, x: torch.Tensor, lora: LoraRows | None) -> tuple[torch.Tensor, LoraUpdate | None]:
+        """x [T, K] -> [T, sum(widths)], and what the reader of it has still to add (see apply_lora)."""
         if lora is not None:
             begin_lora(x, lora, (self.layer, self.group))
-        out = self.weight(x, self.bias)
+        out, update = self.weight(x, self.bias), None
         if lora is not None:
-            apply_lora(out, x, lora, (self.layer, self.group), self.widths)
+            update = apply_lora(out, x, lora, (self.layer, self.group), self.widths)
         if self.reduce is not None:
+            apply_update(out, update)
             self.reduce(out)
-        return out
+            return out, None
+        return out, update

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lorafleet_engine.kernels.lora import LoraRows
+from lorafleet_engine.kernels.lora import LoraRows, LoraUpdate
 from lorafleet_engine.kernels.silu_mul import silu_mul
 from lorafleet_engine.layers.linear import ProjectionGroup
 
@@ -16,6 +16,6 @@ class GatedMlp:
     gate_up: ProjectionGroup
     down: ProjectionGroup
 
-    def __call__(self, x: torch.Tensor, lora: LoraRows | None) -> torch.Tensor:
-        """x [T, hidden] -> [T, hidden]."""
-        return self.down(silu_mul(self.gate_up(x, lora)), lora)
+    def __call__(self, x: torch.Tensor, lora: LoraRows | None) -> tuple[torch.Tensor, LoraUpdate | None]:
+        """x [T, hidden] -> [T, hidden], and what is still to be added to it."""
+        return self.down(silu_mul(*self.gate_up(x, lora)), lora)

@@ -2,23 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
 
 from lorafleet_contracts.capacity import ROW_PARALLEL, ModelShape
-from lorafleet_engine.kernels.rope import Heads
+from lorafleet_engine.kernels.lora import LoraUpdate, apply_update
+from lorafleet_engine.kernels.rope import HeadNorms, Heads
 from lorafleet_engine.layers.attention import Attention
 from lorafleet_engine.layers.batch import ForwardBatch
 from lorafleet_engine.layers.linear import ProjectionGroup, Reduce
 from lorafleet_engine.layers.mlp import GatedMlp
-from lorafleet_engine.layers.norm import HeadNorms, RmsNorm
+from lorafleet_engine.layers.norm import RmsNorm
 from lorafleet_engine.layers.weight import DenseWeight, MakeWeight
 from lorafleet_engine.model.config import ModelConfig
 from lorafleet_engine.model.weights import WeightSource
 
 GROUPS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
 """Projections with the same input, in blob order; a step's LoraRows know each group."""
+
+
+Below: TypeAlias = tuple[torch.Tensor, LoraUpdate | None]
+"""What a layer adds to the stream, [T, hidden], and what is still to be added to that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +36,10 @@ class DecoderLayer:
     post_norm: RmsNorm
     mlp: GatedMlp
 
-    def __call__(
-        self, x: torch.Tensor, delta: torch.Tensor | None, batch: ForwardBatch
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take the stream and what the layer below adds to it, return both again, each [T, hidden]."""
-        x, normed = (x, self.input_norm(x)) if delta is None else self.input_norm.of_sum(x, delta)
-        x, normed = self.post_norm.of_sum(x, self.attention(normed, batch))
+    def __call__(self, x: torch.Tensor, below: Below | None, batch: ForwardBatch) -> tuple[torch.Tensor, Below]:
+        """Take the stream [T, hidden] and what the layer below adds to it, return both again."""
+        x, normed = (x, self.input_norm(x)) if below is None else self.input_norm.of_sum(x, *below)
+        x, normed = self.post_norm.of_sum(x, *self.attention(normed, batch))
         return x, self.mlp(normed, batch.lora)
 
 
@@ -51,11 +55,13 @@ class Decoder:
     def __call__(self, batch: ForwardBatch, out: torch.Tensor) -> torch.Tensor:
         """Write logits of the batch's sample rows to out [S, vocab], in the model's dtype; the cache is written."""
         x = F.embedding(batch.tokens, self.embedding)
-        delta: torch.Tensor | None = None
+        below: Below | None = None
         for layer in self.layers:
-            x, delta = layer(x, delta, batch)
-        assert delta is not None
-        _, normed = self.norm.of_sum(x.index_select(0, batch.samples), delta.index_select(0, batch.samples))
+            x, below = layer(x, below, batch)
+        assert below is not None
+        delta, update = below
+        apply_update(delta, update)
+        _, normed = self.norm.of_sum(x.index_select(0, batch.samples), delta.index_select(0, batch.samples), None)
         return torch.mm(normed, self.head.t(), out=out)
 
 
@@ -84,14 +90,15 @@ def build_layer(
         _build_group(shape, source, make_weight, (number, group), reduce) for group in range(len(GROUPS))
     )
 
-    def norm(name: str, width: int) -> RmsNorm:
-        return RmsNorm(source.get(f"{prefix}.{name}.weight", (width,)), config.norm_eps)
-
     norms = None
     if shape.qk_norm:
-        norms = HeadNorms(norm("self_attn.q_norm", shape.head_dim), norm("self_attn.k_norm", shape.head_dim))
+        query, key = (source.get(f"{prefix}.self_attn.{name}_norm.weight", (shape.head_dim,)) for name in "qk")
+        norms = HeadNorms(query, key, config.norm_eps)
     attention = Attention(qkv, output, number, Heads(shape.heads, shape.kv_heads, shape.head_dim), norms)
-    before, after = (norm(f"{name}_layernorm", shape.hidden) for name in ("input", "post_attention"))
+    before, after = (
+        RmsNorm(source.get(f"{prefix}.{name}_layernorm.weight", (shape.hidden,)), config.norm_eps)
+        for name in ("input", "post_attention")
+    )
     return DecoderLayer(before, attention, after, GatedMlp(gate_up, down))
 
 

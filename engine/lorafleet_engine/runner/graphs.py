@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from lorafleet_engine.kernels.lora import TileShape
 from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.runner.lora_work import most_work
 from lorafleet_engine.runner.packing import StepShape
@@ -36,7 +37,7 @@ def rounded(shape: StepShape, most_pages: int, limits: StepLimits) -> StepShape:
         return replace(shape, tokens=tokens, decodes=decodes, pages=pages)
     rows, lists = 0, shape.lists
     if lists.segments:
-        rows, lists = most_work(decodes, lists.token_tile, limits)
+        rows, lists = most_work(decodes, lists.shape, limits)
     elif shape.rows:
         rows = min(_power_of_two(max(shape.rows, ROW_STEP)), limits.rank_sum)
     return replace(shape, tokens=tokens, decodes=decodes, samples=decodes, pages=pages, rows=rows, lists=lists)
@@ -47,13 +48,13 @@ def context_pages(most_pages: int) -> tuple[int, ...]:
     return (*(pages for pages in CONTEXT_PAGES if pages < most_pages), most_pages)
 
 
-def decode_shapes(most_pages: int, limits: StepLimits, token_tile: int | None) -> list[StepShape]:
+def decode_shapes(most_pages: int, limits: StepLimits, tiles: TileShape | None) -> list[StepShape]:
     """Every shape that decode steps are rounded to, the largest first; with LoRA only where it runs in tiles."""
     sizes = sorted({batch_size(count) for count in range(1, limits.sequences + 1)}, reverse=True)
     shapes = [StepShape(size, size, pages, size, 0) for size in sizes for pages in reversed(context_pages(most_pages))]
-    if token_tile is None:
+    if tiles is None:
         return shapes
-    worked = [most_work(shape.decodes, token_tile, limits) for shape in shapes]
+    worked = [most_work(shape.decodes, tiles, limits) for shape in shapes]
     return [
         both
         for shape, (rows, lists) in zip(shapes, worked, strict=True)

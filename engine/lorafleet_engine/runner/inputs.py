@@ -68,7 +68,7 @@ class InputBuilder:
         geometry = self.geometry
         hole = ZERO_PAGE * geometry.page_granules
         source = TileSource(self.pool.granules, addresses, hole, geometry.layer_columns, self._groups(), self.side)
-        return tiled_rows(source, work, shape.lists.token_tile)
+        return tiled_rows(source, work, shape.lists.shape)
 
     def _groups(self) -> tuple[GroupColumns, ...]:
         """Where every group of projections lies in a layer's part of the row table."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lorafleet_engine.kernels.lora import RANK_TILE
+from lorafleet_engine.kernels.lora import NO_TILES, TileShape
 from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.scheduler.sequence import StepPlan
 
@@ -16,16 +16,17 @@ Ints = npt.NDArray[np.int32]
 
 SEGMENT_LISTS = ("segment_start", "segment_count", "segment_tile", "segment_tiles", "segment_pair")
 PAIR_LISTS = ("pair_tile", "pair_start", "pair_count")
-LIST_NAMES = (*SEGMENT_LISTS, *PAIR_LISTS)
+TOKEN_LISTS = ("token_tile", "token_tiles", "token_place")
+LIST_NAMES = (*SEGMENT_LISTS, *PAIR_LISTS, *TOKEN_LISTS)
 
 
 @dataclass(frozen=True, slots=True)
 class ListSizes:
-    """Lengths of a step's lists, for segments of up to `token_tile` tokens; zeros where the reference runs."""
+    """Lengths of a step's lists, and what they were made for; zeros where the reference runs."""
 
     segments: int = 0
     pairs: int = 0
-    token_tile: int = 0
+    shape: TileShape = NO_TILES
 
 
 NO_LISTS = ListSizes()
@@ -39,52 +40,65 @@ class LoraWork:
     sizes: ListSizes
 
 
-def lora_work(plan: StepPlan, most: int, decodes: int) -> LoraWork | None:
-    """Lay out a step's adapters in segments of at most `most` tokens; None when it has none. The tokens of chunks stand
-    behind `decodes` rows, which may be more than the plan's."""
+def lora_work(plan: StepPlan, shape: TileShape, decodes: int) -> LoraWork | None:
+    """Lay out a step's adapters in tiles and segments of that shape; None when it has none. The tokens of chunks stand
+    behind `decodes` rows, which may be more than the plan's: the rest are padding, without an adapter."""
     if not plan.adapters:
         return None
     numbers = {adapter.owner: number for number, adapter in enumerate(plan.adapters)}
+    base = len(numbers)
     owners = np.fromiter(
-        (-1 if work.sequence.adapter is None else numbers[work.sequence.adapter.owner] for work in plan.works), np.int32
+        (base if (one := work.sequence.adapter) is None else numbers[one.owner] for work in plan.works), np.int32
     )
     owners = np.repeat(owners, np.fromiter((work.count for work in plan.works), np.int32))
-    counts = np.bincount(owners[owners >= 0], minlength=len(numbers))
-    order = np.argsort(owners, kind="stable")[len(owners) - counts.sum() :]
-    order[order >= plan.decodes] += decodes - plan.decodes
-    tiles = np.array([-(-adapter.rank // RANK_TILE) for adapter in plan.adapters])
-    rows = np.zeros(tiles.sum() * RANK_TILE, dtype=np.int32)
+    owners = np.insert(owners, plan.decodes, np.full(decodes - plan.decodes, base))
+    order = np.argsort(owners, kind="stable")
+    tokens = np.bincount(owners, minlength=base + 1)
+    tiles = np.array([*(-(-adapter.rank // shape.ranks) for adapter in plan.adapters), 0])
     first_tile = tiles.cumsum() - tiles
-    for adapter, tile in zip(plan.adapters, first_tile.tolist(), strict=True):
-        rows[tile * RANK_TILE : tile * RANK_TILE + adapter.rank] = adapter.rows
-    pieces = -(-counts // most)
-    adapter_of = np.repeat(np.arange(len(numbers)), pieces)
-    piece = np.arange(len(adapter_of)) - np.repeat(pieces.cumsum() - pieces, pieces)
-    start = (counts.cumsum() - counts)[adapter_of] + piece * most
-    count = np.minimum(counts[adapter_of] - piece * most, most)
-    own = tiles[adapter_of]
+    pieces = -(-tokens // shape.tokens)
+    owner = np.repeat(np.arange(base + 1), pieces)
+    piece = np.arange(len(owner)) - np.repeat(pieces.cumsum() - pieces, pieces)
+    start = (tokens.cumsum() - tokens)[owner] + piece * shape.tokens
+    count = np.minimum(tokens[owner] - piece * shape.tokens, shape.tokens)
+    own = tiles[owner]
     pair = own.cumsum() - own
     segment_of = np.repeat(np.arange(len(own)), own)
+    of_token = np.repeat(np.arange(len(own)), count)
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = pair[of_token] * shape.tokens + np.arange(len(order)) - start[of_token]
     lists = {
         "segment_start": start,
         "segment_count": count,
-        "segment_tile": first_tile[adapter_of],
+        "segment_tile": first_tile[owner],
         "segment_tiles": own,
         "segment_pair": pair,
-        "pair_tile": first_tile[adapter_of][segment_of] + np.arange(len(segment_of)) - pair[segment_of],
+        "pair_tile": first_tile[owner][segment_of] + np.arange(len(segment_of)) - pair[segment_of],
         "pair_start": start[segment_of],
         "pair_count": count[segment_of],
-        "rows": rows,
+        "token_tile": first_tile[owners],
+        "token_tiles": tiles[owners],
+        "token_place": place,
+        "rows": _rows(plan, first_tile.tolist(), shape.ranks),
         "order": order,
         "counts": np.array([len(segment_of), len(own)]),
     }
-    return LoraWork(lists, ListSizes(len(own), len(segment_of), most))
+    return LoraWork(lists, ListSizes(len(own), len(segment_of), shape))
 
 
-def most_work(tokens: int, most: int, limits: StepLimits) -> tuple[int, ListSizes]:
+def _rows(plan: StepPlan, first_tile: list[int], ranks: int) -> Ints:
+    """The adapters' rows of rank, each from its first tile on; 0 where a tile has none."""
+    last = plan.adapters[-1]
+    rows = np.zeros((first_tile[len(plan.adapters) - 1] + -(-last.rank // ranks)) * ranks, dtype=np.int32)
+    for adapter, tile in zip(plan.adapters, first_tile, strict=False):
+        rows[tile * ranks : tile * ranks + adapter.rank] = adapter.rows
+    return rows
+
+
+def most_work(tokens: int, shape: TileShape, limits: StepLimits) -> tuple[int, ListSizes]:
     """Rows of rank (whole tiles) and lists that no step of so many tokens within `limits` exceeds."""
     adapters = min(limits.distinct_adapters, tokens)
-    tiles = (limits.rank_sum + (RANK_TILE - 1) * adapters) // RANK_TILE
-    further = (tokens - 1) // most
-    pairs = tiles + further * -(-limits.rank_sum // RANK_TILE)
-    return tiles * RANK_TILE, ListSizes(min(tokens, adapters + further), pairs, most)
+    tiles = (limits.rank_sum + (shape.ranks - 1) * adapters) // shape.ranks
+    further = (tokens - 1) // shape.tokens
+    pairs = tiles + further * -(-limits.rank_sum // shape.ranks)
+    return tiles * shape.ranks, ListSizes(min(tokens, adapters + 1 + further), pairs, shape)

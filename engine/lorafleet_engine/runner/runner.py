@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lorafleet_engine.kernels.lora import FEW_TOKENS, RANK_TILE, TOKEN_TILE, uses_tiles
+from lorafleet_engine.kernels.lora import FEW_TOKENS, MANY_TOKENS, uses_tiles
 from lorafleet_engine.memory.geometry import PoolGeometry, pages_for_tokens
 from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.model.config import ModelConfig
@@ -150,7 +150,7 @@ class Runner:
         if not self._tiled or not plan.adapters:
             return None
         if plan.decodes < len(plan.works):
-            return lora_work(plan, TOKEN_TILE, decodes)
+            return lora_work(plan, MANY_TOKENS, decodes)
         sequences = [work.sequence for work in plan.works]
         if sequences != self._work[0]:
             self._work = sequences, lora_work(plan, FEW_TOKENS, decodes)
@@ -174,9 +174,10 @@ class Runner:
         tokens = limits.tokens + sequences
         tables = sequences * self._most_pages
         rows, lists = max(
-            (most_work(limits.tokens, TOKEN_TILE, limits), most_work(sequences, FEW_TOKENS, limits)),
+            (most_work(limits.tokens, MANY_TOKENS, limits), most_work(sequences, FEW_TOKENS, limits)),
             key=lambda most: most[1].pairs,
         )
-        lora = 2 * (rows + RANK_TILE * limits.sequences) + tokens + 5 * lists.segments + 3 * lists.pairs
+        lora = 2 * (rows + MANY_TOKENS.ranks * limits.sequences) + 4 * tokens
+        lora += 5 * lists.segments + 3 * lists.pairs
         fields = 5 * tokens + 9 * sequences + tables + limits.sequences * self._most_pages
         return fields + lora + ALIGNMENT * len(StepShape(0, 0, 0, 0, 0, lists=lists).fields)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lorafleet_engine.kernels.rope.reference import Heads, NewTokens, rotate_and_store
+from lorafleet_engine.kernels.rope.reference import HeadNorms, Heads, NewTokens, rotate_and_store
 
 pytestmark = pytest.mark.gpu
 
@@ -48,6 +48,7 @@ def test_gate(device: torch.device, rows: int, width: int, dtype: torch.dtype) -
     assert error(kernel.silu_mul(gate_up), gate * torch.sigmoid(gate) * up) < BOUNDS[dtype]
 
 
+@pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("tokens", "heads"),
@@ -59,7 +60,7 @@ def test_gate(device: torch.device, rows: int, width: int, dtype: torch.dtype) -
         (9, Heads(9, 3, 64)),
     ],
 )
-def test_rotation_and_store(device: torch.device, tokens: int, heads: Heads, dtype: torch.dtype) -> None:
+def test_rotation_and_store(device: torch.device, tokens: int, heads: Heads, dtype: torch.dtype, normed: bool) -> None:
     from lorafleet_engine.kernels.rope import kernel
 
     qkv = torch.randn(tokens, (heads.query + 2 * heads.kv) * heads.dim, device=device).to(dtype)
@@ -68,8 +69,12 @@ def test_rotation_and_store(device: torch.device, tokens: int, heads: Heads, dty
     slots = torch.randperm(4 * tokens, device=device)[:tokens]
     new = NewTokens(slots, table[:, None, 0], table[:, None, 1])
     caches = [torch.full((4 * tokens, heads.kv * heads.dim), math.nan, device=device, dtype=dtype) for _ in range(4)]
-    query = kernel.rotate_and_store(qkv, heads, new, caches[0], caches[1])
-    wanted = rotate_and_store(qkv, heads, new, caches[2], caches[3])
+    norms = None
+    if normed:
+        weights = (torch.rand(heads.dim, device=device).to(dtype) + 0.5 for _ in range(2))
+        norms = HeadNorms(*weights, 1e-6)
+    query = kernel.rotate_and_store(qkv, heads, new, (caches[0], caches[1]), norms)
+    wanted = rotate_and_store(qkv, heads, new, (caches[2], caches[3]), norms)
     for got, right in ((query, wanted), (caches[0], caches[2]), (caches[1], caches[3])):
         assert torch.equal(got.isnan(), right.isnan())
         assert error(got.nan_to_num(), right.nan_to_num()) < BOUNDS[dtype]

@@ -1,19 +1,34 @@
 """LoRA at true rank: the kernels against double precision, over popularity, ranks, missing projections and dtype."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
 
 from lorafleet_contracts.capacity import PROJECTIONS, ModelShape
-from lorafleet_engine.kernels.lora import FEW_TOKENS, TOKEN_TILE, TiledRows, apply_lora, begin_lora
-from lorafleet_engine.kernels.rope import Heads
+from lorafleet_engine.kernels.lora import (
+    FEW_TOKENS,
+    MANY_TOKENS,
+    LoraUpdate,
+    TiledRows,
+    TileShape,
+    apply_lora,
+    apply_update,
+    begin_lora,
+)
+from lorafleet_engine.kernels.rms_norm import add_rms_norm
+from lorafleet_engine.kernels.rope import HeadNorms, Heads, NewTokens, rotate_and_store
+from lorafleet_engine.kernels.rope.reference import rotate_and_store as rotate_reference
+from lorafleet_engine.kernels.silu_mul import silu_mul
+from lorafleet_engine.kernels.silu_mul.reference import silu_mul as silu_mul_reference
 from lorafleet_engine.memory.geometry import RESERVED_PAGES, pool_geometry
 from lorafleet_engine.memory.residency import Resident
 from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.model.decoder import GROUPS
-from lorafleet_engine.runner.graphs import rounded
+from lorafleet_engine.runner.graphs import batch_size, rounded
 from lorafleet_engine.runner.inputs import InputBuilder
 from lorafleet_engine.runner.lora_work import lora_work
 from lorafleet_engine.runner.packing import StepPacker, exact_shape
@@ -95,8 +110,8 @@ def plan_of(bench: Bench, choices: list[int | None]) -> StepPlan:
     return StepPlan(tuple(works), len(works), tuple(used))
 
 
-def tiled(bench: Bench, plan: StepPlan, most: int, *, padded: bool) -> TiledRows:
-    work = lora_work(plan, most, plan.decodes)
+def tiled(bench: Bench, plan: StepPlan, tiles: TileShape, *, padded: bool) -> TiledRows:
+    work = lora_work(plan, tiles, batch_size(plan.decodes) if padded else plan.decodes)
     shape = exact_shape(plan, work)
     if padded:
         shape = rounded(shape, 16, LIMITS)
@@ -110,34 +125,107 @@ def tiled(bench: Bench, plan: StepPlan, most: int, *, padded: bool) -> TiledRows
     return rows
 
 
-def check(bench: Bench, choices: list[int | None], most: int, *, padded: bool) -> None:
-    """Every group of every layer against the matrices, base rows untouched to the bit, twice the same."""
-    rows = tiled(bench, plan_of(bench, choices), most, padded=padded)
+Consumer = Callable[[torch.Tensor, LoraUpdate | None], list[torch.Tensor]]
+"""Takes a group's output and its update; returns what it makes of their sum."""
+
+
+def applied(out: torch.Tensor, update: LoraUpdate | None) -> list[torch.Tensor]:
+    added = out.clone()
+    apply_update(added, update)
+    return [added]
+
+
+def silu_mul_kernel(gate_up: torch.Tensor) -> torch.Tensor:
+    from lorafleet_engine.kernels.silu_mul import kernel
+
+    return kernel.silu_mul(gate_up)
+
+
+def rotate_kernel(*arguments: Any) -> torch.Tensor:
+    from lorafleet_engine.kernels.rope import kernel
+
+    return kernel.rotate_and_store(*arguments)
+
+
+def norm_kernel(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    from lorafleet_engine.kernels.rms_norm import kernel
+
+    return kernel.add_rms_norm(*arguments)
+
+
+def consumer(shape: ModelShape, group: int, tokens: int, like: torch.Tensor) -> tuple[Consumer, Consumer]:
+    """What reads a group's output, and the same in plain operations of any precision."""
+    if group == 2:
+        return (
+            lambda out, update: [silu_mul(out, update) if update else silu_mul_kernel(out)],
+            lambda out, _: [silu_mul_reference(out)],
+        )
+    if group == 0:
+        heads = Heads(shape.heads, shape.kv_heads, shape.head_dim)
+        angles = torch.rand(tokens, 1, heads.dim // 2, device=like.device) * 6.28
+        slots = torch.randperm(tokens, device=like.device)
+        weights = [torch.rand(heads.dim, device=like.device).to(like.dtype) + 0.5 for _ in range(2)]
+
+        def rotate(rotation: Callable[..., torch.Tensor], out: torch.Tensor, *update: LoraUpdate) -> list[torch.Tensor]:
+            norms = HeadNorms(*(weight.to(out.dtype) for weight in weights), 1e-6)
+            new = NewTokens(slots, angles.cos(), angles.sin())
+            cache = torch.full((2, tokens, heads.kv * heads.dim), math.nan, device=out.device, dtype=out.dtype)
+            query = rotation(out, heads, new, (cache[0], cache[1]), norms, *update)
+            return [query.flatten(1), cache[0, slots], cache[1, slots]]
+
+        return (
+            lambda out, update: rotate(rotate_and_store if update else rotate_kernel, out, update),
+            lambda out, _: rotate(rotate_reference, out),
+        )
+    stream = torch.randn(tokens, shape.hidden, device=like.device).to(like.dtype)
+    weight = torch.rand(shape.hidden, device=like.device).to(like.dtype) + 0.5
+
+    def norm(out: torch.Tensor, _: LoraUpdate | None) -> list[torch.Tensor]:
+        total = stream.to(out.dtype) + out
+        return [total, total / (total.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight.to(out.dtype)]
+
+    return (
+        lambda out, update: list(
+            add_rms_norm(stream, out, weight, 1e-6, update) if update else norm_kernel(stream, out, weight, 1e-6)
+        ),
+        norm,
+    )
+
+
+def check(bench: Bench, choices: list[int | None], tiles: TileShape, *, padded: bool) -> None:
+    """Every group of every layer and what reads it against the matrices, base rows untouched to the bit, twice the
+    same."""
+    rows = tiled(bench, plan_of(bench, choices), tiles, padded=padded)
     dtype, device = bench.builder.dtype, bench.builder.pool.memory.device
     tokens = len(rows.work.order)
     owners = torch.tensor([-1 if choice is None else choice for choice in choices], device=device)
+    base, used = (owners < 0).nonzero()[:, 0], (owners >= 0).nonzero()[:, 0]
     for layer in range(LAYERS):
         for group, modules in enumerate(GROUPS):
             sizes = [bench.shape.projection(module) for module in modules]
             x = torch.randn(tokens, sizes[0][0], device=device).to(dtype)
             before = torch.randn(tokens, sum(width for _, width in sizes), device=device).to(dtype)
-            out, again = before.clone(), before.clone()
-            for target in (out, again):
-                begin_lora(x, rows, (layer, group))
-                apply_lora(target, x, rows, (layer, group), [width for _, width in sizes])
-            assert torch.equal(out, again)
-            wanted = torch.zeros(len(choices), before.shape[1], device=device, dtype=torch.float64)
+            right = before.double()
             for number, matrices in enumerate(bench.matrices):
                 own = (owners == number).nonzero()[:, 0]
                 parts = [matrices[layer, module] for module in modules]
                 updates = [x[own].double() @ down.double().t() @ up.double() for down, up in parts]
-                wanted[own] = torch.cat(updates, dim=1)
-            base = (owners < 0).nonzero()[:, 0]
-            assert torch.equal(out[base], before[base])
-            assert torch.equal(out[len(choices) :], before[len(choices) :])
-            used = (owners >= 0).nonzero()[:, 0]
-            right = before[used].double() + wanted[used]
-            assert error(out[used], right) < BOUNDS[dtype]
+                right[own] += torch.cat(updates, dim=1)
+            fused, plain = consumer(bench.shape, group, tokens, before)
+            results = []
+            for _ in range(2):
+                begin_lora(x, rows, (layer, group))
+                update = apply_lora(before, x, rows, (layer, group), [width for _, width in sizes])
+                assert update is not None
+                results.append([*applied(before, update), *fused(before.clone(), update)])
+            for first, second in zip(*results, strict=True):
+                assert torch.equal(first, second)
+            wanted = [right, *plain(right, None)]
+            without = [before, *fused(before.clone(), None)]
+            for got, expected, alone in zip(results[0], wanted, without, strict=True):
+                assert torch.equal(got[base], alone[base])
+                assert torch.equal(got[len(choices) :], alone[len(choices) :])
+                assert error(got[used], expected[used]) < BOUNDS[dtype]
     assert not rows.arrived.any()
 
 
@@ -147,11 +235,11 @@ SMALL_CASES = {
 }
 
 
-@pytest.mark.parametrize("most", [FEW_TOKENS, TOKEN_TILE])
+@pytest.mark.parametrize("tiles", [FEW_TOKENS, MANY_TOKENS])
 @pytest.mark.parametrize("case", SMALL_CASES)
-def test_small(device: torch.device, case: str, most: int) -> None:
+def test_small(device: torch.device, case: str, tiles: TileShape) -> None:
     ranks, choices = SMALL_CASES[case]
-    check(make_bench(SMALL, ranks, device, torch.float32), choices, most, padded=False)
+    check(make_bench(SMALL, ranks, device, torch.float32), choices, tiles, padded=False)
 
 
 POPULARITY: dict[str, list[int | None]] = {
@@ -174,6 +262,6 @@ def test_popularity_and_rank(device: torch.device, shape: ModelShape, rank: str,
     ranks = [RANKS[rank][number % len(RANKS[rank])] for number in range(32)]
     bench = make_bench(shape, ranks, device, dtype)
     for choices in POPULARITY.values():
-        for most in (FEW_TOKENS, TOKEN_TILE):
-            check(bench, choices, most, padded=False)
-            check(bench, choices, most, padded=True)
+        for tiles in (FEW_TOKENS, MANY_TOKENS):
+            check(bench, choices, tiles, padded=False)
+            check(bench, choices, tiles, padded=True)

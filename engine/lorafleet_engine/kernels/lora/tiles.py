@@ -1,21 +1,35 @@
-"""What the kernels of this op read: rank tiles, lists of work, and the memory that partial results pass through.
+"""What the kernels of this op read: tiles of rank, lists of work, and the memory that partial results pass through.
 
-Without triton, so that runner/ can lay the lists out on any machine. A *tile* is RANK_TILE rows of rank of one adapter;
-a *segment* is up to TOKEN_TILE (in decode steps FEW_TOKENS) tokens of one
-adapter; a *pair* is a tile of a segment's adapter beside that segment.
+Without triton, so that runner/ can lay the lists out on any machine. A *tile* is a few rows of rank of one adapter; a
+*segment* is a few tokens of one adapter, or of none; a *pair* is a tile of a segment's adapter beside that segment. How
+many rows and tokens that is, a TileShape says.
 """
 
 from dataclasses import dataclass
 
 import torch
 
-RANK_TILE = 16
-TOKEN_TILE = 16
-FEW_TOKENS = 4
-MOST_SPLITS = 13
-SPLIT_ELEMENTS = 512
-WIDEST_UNIT = 512
-"""Most elements of a row that one program reads at a time, for 2-byte numbers."""
+MOST_SPLITS = 16
+"""Most programs that share one tile's input; a power of two."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileShape:
+    """Rows of rank in a tile and tokens in a segment, at most. `few` tokens are multiplied and added up as they are
+    read; more go through matrix products."""
+
+    ranks: int = 0
+    tokens: int = 0
+    few: bool = True
+    shrink_waves: int = 0
+    """Programs of a shrink for each multiprocessor."""
+
+
+NO_TILES = TileShape()
+FEW_TOKENS = TileShape(16, 4, True, 4)
+"""For decode steps, which have few tokens of each adapter."""
+MANY_TOKENS = TileShape(32, 64, False, 2)
+"""For steps with chunks of prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +47,10 @@ class GroupColumns:
 class TileWork:
     """A step's lists, int32 on the device. Lists may be longer than what `counts` = (pairs, segments) says.
 
-    order lists the tokens that have an adapter, adapter by adapter. A segment is order[start : start + count] with its
-    adapter's `tiles` tiles from `tile`, whose pairs follow one another from `pair`; a pair repeats its segment's start
-    and count.
+    order lists all tokens, adapter by adapter and then those that have none. A segment is order[start : start + count]
+    with its adapter's `tiles` tiles from `tile` (none: 0), whose pairs follow one another from `pair`; a pair repeats
+    its segment's start and count. The token_ lists say the same by token: tile, tiles and the place of its hidden
+    values in its first pair, in rows of a square.
     """
 
     order: torch.Tensor
@@ -48,15 +63,18 @@ class TileWork:
     pair_tile: torch.Tensor
     pair_start: torch.Tensor
     pair_count: torch.Tensor
+    token_tile: torch.Tensor
+    token_tiles: torch.Tensor
+    token_place: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class TileSource:
     """Where the step's rows of rank lie.
 
-    pool [granules, G]; addresses [layers * layer_columns, tiles * RANK_TILE] int32 are the granules where the rows
-    begin, `hole` where a tile has none; `groups` one for each group of projections. Shrinks run on the stream `side`,
-    beside the caller's, if there is one.
+    pool [granules, G]; addresses [layers * layer_columns, tiles * ranks] int32 are the granules where the rows begin,
+    `hole` where a tile has none; `groups` one for each group of projections. Shrinks run on the stream `side`, beside
+    the caller's, if there is one.
     """
 
     pool: torch.Tensor
@@ -69,45 +87,51 @@ class TileSource:
 
 @dataclass(frozen=True, slots=True)
 class TiledRows:
-    """The step's adapters for the kernels, in segments of at most `token_tile` tokens.
+    """The step's adapters for the kernels.
 
-    partial (fp32), arrived (int32, zeros between launches) and hidden are scratch of one shrink and its expand.
+    hidden holds a square [tokens, ranks] for each pair and projection, one after another. partial (fp32), arrived
+    (int32, zeros between launches) and hidden are scratch of one shrink and its expand.
     """
 
     source: TileSource
     work: TileWork
-    token_tile: int
+    shape: TileShape
     partial: torch.Tensor
     arrived: torch.Tensor
     hidden: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class LoraUpdate:
+    """What a group (`site`: layer, group) has still to add to its output; its hidden values are there."""
+
+    rows: TiledRows
+    site: tuple[int, int]
+
+
 def tile_unit(granule: int) -> int:
-    """Elements of a row read together: the largest power of two that divides a granule, up to WIDEST_UNIT."""
-    return min(granule & -granule, WIDEST_UNIT)
+    """Numbers that lie together wherever a row begins: the largest power of two that divides a granule."""
+    return granule & -granule
 
 
-def shrink_unit(pool: torch.Tensor) -> int:
-    """The unit along the input, which every split of a shrink holds one of."""
-    return min(tile_unit(pool.shape[1]), 256 // pool.element_size() * 2)
+def layer_place(source: TileSource, layer: int) -> tuple[int, int, int]:
+    """Where the layer's part of the addresses begins, how long a column of them is, and what stands for no row."""
+    return layer * source.layer_columns, source.addresses.shape[1], source.hole
 
 
-def shrink_splits(depth: int, unit: int, token_tile: int) -> int:
-    """Programs that share one tile's input: about SPLIT_ELEMENTS each, at most MOST_SPLITS; one for long segments."""
-    if token_tile > FEW_TOKENS:
-        return 1
-    units = depth // unit
-    run = -(-units // min(max(depth // SPLIT_ELEMENTS, 1), MOST_SPLITS))
-    return -(-units // run)
+def multiprocessors(device: torch.device) -> int:
+    """How many the device has; 1 where triton interprets."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-def tiled_rows(source: TileSource, work: TileWork, token_tile: int) -> TiledRows:
-    """Take the scratch memory for a step's lists."""
-    unit, device = shrink_unit(source.pool), source.pool.device
-    most = max(len(group.downs) * shrink_splits(group.depth, unit, token_tile) for group in source.groups)
+def tiled_rows(source: TileSource, work: TileWork, shape: TileShape) -> TiledRows:
+    """Take the scratch memory for a step's lists. Where an input is shared there are at most as many shares as
+    programs (see shrink.py)."""
+    device, square = source.pool.device, shape.ranks * shape.tokens
+    programs = shape.shrink_waves * multiprocessors(device)
     places = work.pair_tile.shape[0] * max(len(group.downs) for group in source.groups)
-    square = RANK_TILE * token_tile
-    partial = torch.empty(work.pair_tile.shape[0] * most * square, device=device, dtype=torch.float32)
-    arrived = torch.zeros(places, device=device, dtype=torch.int32)
-    hidden = torch.empty(places * square, device=device, dtype=source.pool.dtype)
-    return TiledRows(source, work, token_tile, partial, arrived, hidden)
+    partial = torch.empty(programs * square, device=device, dtype=torch.float32)
+    arrived = torch.zeros(programs, device=device, dtype=torch.int32)
+    dtype = torch.float32 if shape.few else source.pool.dtype
+    hidden = torch.empty(places * square, device=device, dtype=dtype)
+    return TiledRows(source, work, shape, partial, arrived, hidden)

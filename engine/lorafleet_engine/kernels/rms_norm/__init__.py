@@ -2,6 +2,7 @@
 
 import torch
 
+from lorafleet_engine.kernels.lora import LoraUpdate, apply_update
 from lorafleet_engine.kernels.rms_norm import reference
 
 
@@ -15,11 +16,14 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def add_rms_norm(
-    x: torch.Tensor, delta: torch.Tensor, weight: torch.Tensor, eps: float
+    x: torch.Tensor, delta: torch.Tensor, weight: torch.Tensor, eps: float, update: LoraUpdate | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return x + delta, rounded to their dtype, and its norm. x and delta [T, N], weight [N]."""
-    if x.is_cuda:
-        from lorafleet_engine.kernels.rms_norm import kernel
+    """Return x + delta (+ its `update`), rounded to their dtype, and its norm. x and delta [T, N], weight [N]."""
+    if not x.is_cuda and update is None:
+        return reference.add_rms_norm(x, delta, weight, eps)
+    from lorafleet_engine.kernels.rms_norm import kernel
 
-        return kernel.add_rms_norm(x, delta, weight, eps)
-    return reference.add_rms_norm(x, delta, weight, eps)
+    if update is not None and update.rows.shape.few:
+        return kernel.add_update_rms_norm(x, delta, weight, eps, update)
+    apply_update(delta, update)
+    return kernel.add_rms_norm(x, delta, weight, eps)

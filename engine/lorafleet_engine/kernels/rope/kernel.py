@@ -1,10 +1,72 @@
-"""Rotary positions and the store on CUDA: one program a token and head. Called by this op only."""
+"""Rotary positions and the store on CUDA: one program a token and head, or a segment of an adapter's tokens and head
+where an update is added. The norms of heads are folded in. Called by this op only."""
 
 import torch
 import triton
 import triton.language as tl
 
-from lorafleet_engine.kernels.rope.reference import Heads, NewTokens
+from lorafleet_engine.kernels.lora import LoraUpdate
+from lorafleet_engine.kernels.lora.expand import few_updates, segment_arguments, shape_layout, up_columns
+from lorafleet_engine.kernels.lora.tiles import multiprocessors
+from lorafleet_engine.kernels.rope.reference import HeadNorms, Heads, NewTokens
+
+WAVES = 16
+"""Programs for each multiprocessor where there is an update, of one warp each."""
+
+
+@triton.jit
+def _place(
+    qkv,
+    cos,
+    sin,
+    slots,
+    keys,
+    values,
+    query,
+    query_norm,
+    key_norm,
+    angle_stride,
+    eps,
+    token,
+    head,
+    first_update,
+    second_update,
+    QUERY: tl.constexpr,
+    KV: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    NORM: tl.constexpr,
+):
+    """Put one head of one token where it belongs, its update added, normed and rotated."""
+    HALF: tl.constexpr = DIM // 2
+    column = tl.arange(0, BLOCK)
+    inside = column < HALF
+    source = qkv + (token * (QUERY + 2 * KV) + head) * DIM
+    first = tl.load(source + column, mask=inside, other=0.0).to(tl.float32) + first_update
+    second = tl.load(source + HALF + column, mask=inside, other=0.0).to(tl.float32) + second_update
+    slot = tl.load(slots + token)
+    if head < QUERY + KV:
+        if NORM:
+            weight = query_norm
+            if head >= QUERY:
+                weight = key_norm
+            squares = tl.sum(first * first, axis=0) + tl.sum(second * second, axis=0)
+            inverse = 1.0 / tl.sqrt_rn(squares / DIM + eps)
+            first *= inverse * tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+            second *= inverse * tl.load(weight + HALF + column, mask=inside, other=0.0).to(tl.float32)
+        c = tl.load(cos + token * angle_stride + column, mask=inside, other=0.0)
+        s = tl.load(sin + token * angle_stride + column, mask=inside, other=0.0)
+        turned = first * c - second * s
+        second = second * c + first * s
+        first = turned
+    if head < QUERY:
+        target = query + (token * QUERY + head) * DIM
+    elif head < QUERY + KV:
+        target = keys + (slot * KV + head - QUERY) * DIM
+    else:
+        target = values + (slot * KV + head - QUERY - KV) * DIM
+    tl.store(target + column, first, mask=inside)
+    tl.store(target + HALF + column, second, mask=inside)
 
 
 @triton.jit
@@ -16,56 +78,142 @@ def _rotate_and_store(
     keys,
     values,
     query,
+    query_norm,
+    key_norm,
     angle_stride,
+    eps,
     QUERY: tl.constexpr,
     KV: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK: tl.constexpr,
+    NORM: tl.constexpr,
 ):
-    token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
+    _place(
+        qkv, cos, sin, slots, keys, values, query, query_norm, key_norm, angle_stride, eps,
+        tl.program_id(0).to(tl.int64), tl.program_id(1), 0.0, 0.0, QUERY, KV, DIM, BLOCK, NORM,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["layer_column", "rows", "hole"])
+def _rotate_and_store_update(
+    qkv,
+    cos,
+    sin,
+    slots,
+    keys,
+    values,
+    query,
+    query_norm,
+    key_norm,
+    angle_stride,
+    eps,
+    pool,
+    addresses,
+    order,
+    counts,
+    segment_start,
+    segment_count,
+    segment_tile,
+    segment_tiles,
+    segment_pair,
+    hidden,
+    layer_column,
+    rows,
+    hole,
+    QUERY: tl.constexpr,
+    KV: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    NORM: tl.constexpr,
+    GRANULE: tl.constexpr,
+    TOKENS: tl.constexpr,
+    RANKS: tl.constexpr,
+    FEW: tl.constexpr,
+    B0: tl.constexpr,
+    B1: tl.constexpr,
+    B2: tl.constexpr,
+):
+    HEADS: tl.constexpr = QUERY + 2 * KV
     HALF: tl.constexpr = DIM // 2
-    column = tl.arange(0, BLOCK)
-    inside = column < HALF
-    source = qkv + (token * (QUERY + 2 * KV) + head) * DIM
-    first = tl.load(source + column, mask=inside)
-    second = tl.load(source + HALF + column, mask=inside)
-    slot = tl.load(slots + token)
-    if head < QUERY + KV:
-        c = tl.load(cos + token * angle_stride + column, mask=inside)
-        s = tl.load(sin + token * angle_stride + column, mask=inside)
-        wide, other = first.to(tl.float32), second.to(tl.float32)
-        first = (wide * c - other * s).to(qkv.dtype.element_ty)
-        second = (other * c + wide * s).to(qkv.dtype.element_ty)
-    if head < QUERY:
-        target = query + (token * QUERY + head) * DIM
-    elif head < QUERY + KV:
-        target = keys + (slot * KV + head - QUERY) * DIM
-    else:
-        target = values + (slot * KV + head - QUERY - KV) * DIM
-    tl.store(target + column, first, mask=inside)
-    tl.store(target + HALF + column, second, mask=inside)
+    SQUARE: tl.constexpr = TOKENS * RANKS
+    inside = tl.arange(0, BLOCK) < HALF
+    for item in range(tl.program_id(0), tl.load(counts + 1) * HEADS, tl.num_programs(0)):
+        segment = item // HEADS
+        head = item % HEADS
+        start = tl.load(segment_start + segment)
+        count = tl.load(segment_count + segment)
+        tile = tl.load(segment_tile + segment)
+        tiles = tl.load(segment_tiles + segment)
+        pair = tl.load(segment_pair + segment)
+        projection = (head >= QUERY).to(tl.int32) + (head >= QUERY + KV).to(tl.int32)
+        at = (head - tl.where(projection == 0, 0, tl.where(projection == 1, QUERY, QUERY + KV))) * DIM
+        column = layer_column + tl.where(projection == 0, B0, tl.where(projection == 1, B1, B2))
+        own = addresses + column * rows + tile * RANKS
+        hid = hidden + (pair * 3 + projection).to(tl.int64) * SQUARE
+        a0, a1, a2, a3, b0, b1, b2, b3 = few_updates(
+            pool, own, own, at, at + HALF, inside, inside, hid, hid, tiles, count, hole,
+            GRANULE, BLOCK, 16, 3 * SQUARE,
+        )  # fmt: skip
+        token = tl.load(order + start).to(tl.int64)
+        _place(
+            qkv, cos, sin, slots, keys, values, query, query_norm, key_norm, angle_stride, eps,
+            token, head, a0, b0, QUERY, KV, DIM, BLOCK, NORM,
+        )  # fmt: skip
+        if count > 1:
+            token = tl.load(order + start + 1).to(tl.int64)
+            _place(
+                qkv, cos, sin, slots, keys, values, query, query_norm, key_norm, angle_stride, eps,
+                token, head, a1, b1, QUERY, KV, DIM, BLOCK, NORM,
+            )  # fmt: skip
+        if count > 2:
+            token = tl.load(order + start + 2).to(tl.int64)
+            _place(
+                qkv, cos, sin, slots, keys, values, query, query_norm, key_norm, angle_stride, eps,
+                token, head, a2, b2, QUERY, KV, DIM, BLOCK, NORM,
+            )  # fmt: skip
+        if count > 3:
+            token = tl.load(order + start + 3).to(tl.int64)
+            _place(
+                qkv, cos, sin, slots, keys, values, query, query_norm, key_norm, angle_stride, eps,
+                token, head, a3, b3, QUERY, KV, DIM, BLOCK, NORM,
+            )  # fmt: skip
 
 
 def rotate_and_store(
-    qkv: torch.Tensor, heads: Heads, new: NewTokens, keys: torch.Tensor, values: torch.Tensor
+    qkv: torch.Tensor,
+    heads: Heads,
+    new: NewTokens,
+    cache: tuple[torch.Tensor, torch.Tensor],
+    norms: HeadNorms | None = None,
+    update: LoraUpdate | None = None,
 ) -> torch.Tensor:
-    """qkv, keys and values are contiguous, cos and sin contiguous in their last dimension."""
+    """qkv and the cache are contiguous, cos and sin contiguous in their last dimension; segments of `update` are few
+    tokens long."""
     tokens = qkv.shape[0]
     query = qkv.new_empty(tokens, heads.query, heads.dim)
-    _rotate_and_store[(tokens, heads.query + 2 * heads.kv)](
-        qkv,
-        new.cos,
-        new.sin,
-        new.slots,
-        keys,
-        values,
-        query,
-        new.cos.stride(0),
-        QUERY=heads.query,
-        KV=heads.kv,
-        DIM=heads.dim,
-        BLOCK=triton.next_power_of_2(heads.dim // 2),
+    query_norm, key_norm = (qkv, qkv) if norms is None else (norms.query, norms.key)
+    eps = 0.0 if norms is None else norms.eps
+    arguments = (qkv, new.cos, new.sin, new.slots, *cache, query, query_norm, key_norm, new.cos.stride(0), eps)
+    layout = {
+        "QUERY": heads.query,
+        "KV": heads.kv,
+        "DIM": heads.dim,
+        "BLOCK": triton.next_power_of_2(heads.dim // 2),
+        "NORM": norms is not None,
+    }
+    count = heads.query + 2 * heads.kv
+    if update is None:
+        _rotate_and_store[(tokens, count)](*arguments, **layout, num_warps=1)
+        return query
+    rows = update.rows
+    most = rows.work.segment_start.shape[0] * count
+    _rotate_and_store_update[(min(WAVES * multiprocessors(qkv.device), most),)](
+        *arguments,
+        *segment_arguments(update),
         num_warps=1,
+        num_stages=1,
+        **layout,
+        **up_columns(rows.source.groups[update.site[1]]),
+        **shape_layout(rows),
     )
     return query

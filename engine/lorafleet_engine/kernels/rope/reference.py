@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,15 @@ class NewTokens:
     sin: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """Weights [dim] of the root-mean-square norms of every head of the queries and of the keys, before rotation."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    eps: float
+
+
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotate every head of x [T, heads, dim] by its token's angles; cos and sin are fp32 [T, 1, dim / 2]."""
     first, second = x.float().chunk(2, dim=-1)
@@ -30,12 +40,22 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 def rotate_and_store(
-    qkv: torch.Tensor, heads: Heads, new: NewTokens, keys: torch.Tensor, values: torch.Tensor
+    qkv: torch.Tensor,
+    heads: Heads,
+    new: NewTokens,
+    cache: tuple[torch.Tensor, torch.Tensor],
+    norms: HeadNorms | None = None,
 ) -> torch.Tensor:
     """See the op."""
     tokens, rotated = qkv.shape[0], heads.query + heads.kv
+    keys, values = cache
     cut = qkv.view(tokens, rotated + heads.kv, heads.dim)
-    query_key = rotate(cut[:, :rotated], new.cos, new.sin)
+    query_key = cut[:, :rotated]
+    if norms is not None:
+        query = F.rms_norm(query_key[:, : heads.query], norms.query.shape, norms.query, norms.eps)
+        key = F.rms_norm(query_key[:, heads.query :], norms.key.shape, norms.key, norms.eps)
+        query_key = torch.cat((query, key), dim=1)
+    query_key = rotate(query_key, new.cos, new.sin)
     keys.index_copy_(0, new.slots, query_key[:, heads.query :].reshape(tokens, -1))
     values.index_copy_(0, new.slots, cut[:, rotated:].reshape(tokens, -1))
     return query_key[:, : heads.query]
