@@ -84,11 +84,14 @@ class Bench:
             )
             self._session = Session(assemble(self.config, self._source, placement), self.floor.rank_unit_bytes)
             self._plan = plan
+            gc.collect()
+            gc.freeze()  # as the loop's process does
         return self._session
 
     def drop(self) -> None:
         """Let the engine go, and its memory: after a failure nobody knows what it still runs."""
         self._session, self._plan = None, None
+        gc.unfreeze()
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
