@@ -89,7 +89,8 @@ class Batch:
 
     def send_back(self, victim: Sequence) -> None:
         """From running to its tenant's queue, in order of arrival, without pages."""
-        self._tenants.of(victim).charge(-victim.pending)
+        if victim.pending > 1:  # a single token was generated, and charged for that
+            self._tenants.of(victim).charge(-victim.pending)
         self.running.remove(victim)
         victim.running = False
         self.free(victim)

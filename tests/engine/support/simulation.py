@@ -108,6 +108,15 @@ class Simulation:
             self.stays[work.sequence.request_id] = work.stay, length
         self.served[work.sequence.tenant] += max(0, min(work.start + work.count, length) - work.start) + work.samples
 
+    def charged(self, tenant: str) -> int:
+        """What a tenant got, and what is admitted for it but not yet computed."""
+        running = [sequence for sequence in self.scheduler.running if sequence.tenant == tenant]
+        return self.served[tenant] + sum(map(self.owed, running))
+
+    def owed(self, sequence: Sequence) -> int:
+        stay, length = self.stays.get(sequence.request_id, (0, 0))
+        return max(0, length - sequence.computed) if stay == sequence.stay else sequence.pending
+
     def write(self, sequence: Sequence, start: int, end: int) -> None:
         for place in range(start, end):
             self.memory[slot(sequence, place)] = (version(sequence), sequence.tenant, tokens(sequence, place + 1))
