@@ -71,9 +71,13 @@ class Bench:
         )
         return EnginePlan(limits, self.dims.window)
 
+    def narrow_plan(self) -> EnginePlan:
+        """The one for steps of few adapters: capped at as many of the widest rank as the rivals had slots."""
+        return self.plan(self.dims.distinct[-1])
+
     def long_plan(self, step_tokens: int) -> EnginePlan:
         """The same with a long window, and steps of so many tokens."""
-        return EnginePlan(replace(self.plan().limits, tokens=step_tokens), self.dims.long_window)
+        return EnginePlan(replace(self.narrow_plan().limits, tokens=step_tokens), self.dims.long_window)
 
     def session(self, plan: EnginePlan) -> Session:
         """The engine of this plan, built anew (the former one is dropped first) unless it is there already."""

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 PARTS = (
     "decode",
     "prefill",
-    "serve",
-    "residents",
-    "stall",
     "merged",
+    "serve",
+    "stall",
+    "residents",
     "cold",
     "http",
     "long",

@@ -29,7 +29,7 @@ def cases(bench: Bench) -> Iterator[Case]:
 
 def matrix(bench: Bench, *, barred: bool) -> Iterator[Case]:
     """The rows of design section 1 that have a bar, or all others (matrix.py)."""
-    plan, rows = bench.plan(), _Matrix(bench)
+    plan, rows = bench.narrow_plan(), _Matrix(bench)
     for batch in bench.dims.batches:
         if barred:
             yield rows.base(plan, batch, bench.dims.prompt)

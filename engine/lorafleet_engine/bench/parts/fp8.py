@@ -15,7 +15,7 @@ PROBES, PROBE_TOKENS = 32, 40
 
 def cases(bench: Bench) -> Iterator[Case]:
     """Every batch, then the logits; the unrounded engine is built once, before the first of them."""
-    pair = _Pair(bench, bench.plan())
+    pair = _Pair(bench, bench.narrow_plan())
     for rows in bench.dims.batches:
         yield Case(f"B={rows}", lambda rows=rows: pair.decode(rows))  # type: ignore[misc]
     yield Case("logits", pair.logits)

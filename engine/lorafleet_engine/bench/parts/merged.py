@@ -26,7 +26,7 @@ def cases(bench: Bench) -> Iterator[Case]:
 
 def _run(bench: Bench, rows: int) -> dict[str, Any]:
     dims = bench.dims
-    plan = bench.plan()
+    plan = bench.narrow_plan()
     session, batch = bench.session(plan), Batch(rows, dims.prompt)
     session.keep([])
     own = decode_ms(bench, session, batch)

@@ -11,7 +11,7 @@ def cases(bench: Bench) -> Iterator[Case]:
     """One case a batch; its base is run right before it."""
     dims = bench.dims
     for rows in dims.prefill_batches:
-        yield _case(bench, bench.plan(), rows)
+        yield _case(bench, bench.narrow_plan(), rows)
 
 
 def _case(bench: Bench, plan: EnginePlan, rows: int) -> Case:
