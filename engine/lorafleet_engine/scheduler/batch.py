@@ -49,9 +49,9 @@ class Batch:
         promised = sum(map(_outstanding, self.running))
         passed: list[Tenant] = []
         while (tenant := self._tenants.next(passed)) is not None:
-            if passed and tenant.counter > passed[0].counter + self._tenants.slack:
-                return
             head = tenant.waiting[0]
+            if passed and tenant.counter + head.pending * tenant.price > passed[0].counter + self._tenants.slack:
+                return
             found = self._find(head)
             while room <= 0 or not self._fits(head, found, promised):
                 victim = self._who_makes_way(tenant)

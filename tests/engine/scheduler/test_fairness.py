@@ -44,6 +44,17 @@ MENUS = st.lists(st.tuples(st.sampled_from([1, 5, 30, LONGEST - 1]), st.integers
 
 @settings(max_examples=40, deadline=None)
 @example({"a": [(95, 1)], "b": [(1, 1)]}, 1.0, 24, False, "", 1)
+@example(
+    {
+        "a": [(1, 33), (1, 80), (95, 45), (30, 61), (30, 44)],
+        "b": [(1, 33), (1, 80), (95, 45), (30, 61), (30, 61)],
+    },
+    1.0,
+    14,
+    True,
+    "tenant",
+    60,
+)
 @given(
     st.fixed_dictionaries({"a": MENUS, "b": MENUS}),
     st.sampled_from([1.0, 2.0, 5.0]),
