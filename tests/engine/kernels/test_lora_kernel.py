@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 import torch
@@ -135,29 +134,11 @@ def applied(out: torch.Tensor, update: LoraUpdate | None) -> list[torch.Tensor]:
     return [added]
 
 
-def silu_mul_kernel(gate_up: torch.Tensor) -> torch.Tensor:
-    from lorafleet_engine.kernels.silu_mul import kernel
-
-    return kernel.silu_mul(gate_up)
-
-
-def rotate_kernel(*arguments: Any) -> torch.Tensor:
-    from lorafleet_engine.kernels.rope import kernel
-
-    return kernel.rotate_and_store(*arguments)
-
-
-def norm_kernel(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    from lorafleet_engine.kernels.rms_norm import kernel
-
-    return kernel.add_rms_norm(*arguments)
-
-
 def consumer(shape: ModelShape, group: int, tokens: int, like: torch.Tensor) -> tuple[Consumer, Consumer]:
     """What reads a group's output, and the same in plain operations of any precision."""
     if group == 2:
         return (
-            lambda out, update: [silu_mul(out, update) if update else silu_mul_kernel(out)],
+            lambda out, update: [silu_mul(out, update)],
             lambda out, _: [silu_mul_reference(out)],
         )
     if group == 0:
@@ -166,7 +147,9 @@ def consumer(shape: ModelShape, group: int, tokens: int, like: torch.Tensor) -> 
         slots = torch.randperm(tokens, device=like.device)
         weights = [torch.rand(heads.dim, device=like.device).to(like.dtype) + 0.5 for _ in range(2)]
 
-        def rotate(rotation: Callable[..., torch.Tensor], out: torch.Tensor, *update: LoraUpdate) -> list[torch.Tensor]:
+        def rotate(
+            rotation: Callable[..., torch.Tensor], out: torch.Tensor, *update: LoraUpdate | None
+        ) -> list[torch.Tensor]:
             norms = HeadNorms(*(weight.to(out.dtype) for weight in weights), 1e-6)
             new = NewTokens(slots, angles.cos(), angles.sin())
             cache = torch.full((2, tokens, heads.kv * heads.dim), math.nan, device=out.device, dtype=out.dtype)
@@ -174,7 +157,7 @@ def consumer(shape: ModelShape, group: int, tokens: int, like: torch.Tensor) -> 
             return [query.flatten(1), cache[0, slots], cache[1, slots]]
 
         return (
-            lambda out, update: rotate(rotate_and_store if update else rotate_kernel, out, update),
+            lambda out, update: rotate(rotate_and_store, out, update),
             lambda out, _: rotate(rotate_reference, out),
         )
     stream = torch.randn(tokens, shape.hidden, device=like.device).to(like.dtype)
@@ -185,17 +168,16 @@ def consumer(shape: ModelShape, group: int, tokens: int, like: torch.Tensor) -> 
         return [total, total / (total.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight.to(out.dtype)]
 
     return (
-        lambda out, update: list(
-            add_rms_norm(stream, out, weight, 1e-6, update) if update else norm_kernel(stream, out, weight, 1e-6)
-        ),
+        lambda out, update: list(add_rms_norm(stream, out, weight, 1e-6, update)),
         norm,
     )
 
 
 def check(bench: Bench, choices: list[int | None], tiles: TileShape, *, padded: bool) -> None:
-    """Every group of every layer and what reads it against the matrices, base rows untouched to the bit, twice the
-    same."""
-    rows = tiled(bench, plan_of(bench, choices), tiles, padded=padded)
+    """Every group of every layer and what reads it against the matrices, twice the same; base rows the same to the bit
+    whatever adapters the others use."""
+    others = [None if choice is None else (choice + 1) % len(bench.residents) for choice in choices]
+    rows, changed = (tiled(bench, plan_of(bench, chosen), tiles, padded=padded) for chosen in (choices, others))
     dtype, device = bench.builder.dtype, bench.builder.pool.memory.device
     tokens = len(rows.work.order)
     owners = torch.tensor([-1 if choice is None else choice for choice in choices], device=device)
@@ -213,19 +195,19 @@ def check(bench: Bench, choices: list[int | None], tiles: TileShape, *, padded: 
                 right[own] += torch.cat(updates, dim=1)
             fused, plain = consumer(bench.shape, group, tokens, before)
             results = []
-            for _ in range(2):
-                begin_lora(x, rows, (layer, group))
-                update = apply_lora(before, x, rows, (layer, group), [width for _, width in sizes])
+            for lora in (rows, rows, changed):
+                begin_lora(x, lora, (layer, group))
+                update = apply_lora(before, x, lora, (layer, group), [width for _, width in sizes])
                 assert update is not None
                 results.append([*applied(before, update), *fused(before.clone(), update)])
-            for first, second in zip(*results, strict=True):
-                assert torch.equal(first, second)
             wanted = [right, *plain(right, None)]
-            without = [before, *fused(before.clone(), None)]
-            for got, expected, alone in zip(results[0], wanted, without, strict=True):
-                assert torch.equal(got[base], alone[base])
-                assert torch.equal(got[len(choices) :], alone[len(choices) :])
-                assert error(got[used], expected[used]) < BOUNDS[dtype]
+            assert torch.equal(results[0][0][base], before[base])
+            for first, again, other, expected in zip(*results, wanted, strict=True):
+                assert torch.equal(first, again)
+                assert torch.equal(first[base], other[base])
+                assert torch.equal(first[len(choices) :], other[len(choices) :])
+                assert error(first[used], expected[used]) < BOUNDS[dtype]
+                assert not len(base) or error(first[base], expected[base]) < BOUNDS[dtype]
     assert not rows.arrived.any()
 
 
