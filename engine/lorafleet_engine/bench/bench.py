@@ -24,9 +24,6 @@ from lorafleet_engine.model.config import parse_config
 from lorafleet_engine.runner.assembly import Placement, assemble
 from lorafleet_engine.runner.pool import DTYPES
 
-WARM_UP_STEPS = 16
-"""Of a batch before its decode steps are timed: its graph is captured in the first."""
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -73,7 +70,8 @@ class Bench:
 
     def narrow_plan(self) -> EnginePlan:
         """The one for steps of few adapters: capped at as many of the widest rank as the rivals had slots."""
-        return self.plan(self.dims.distinct[-1])
+        plan = self.plan(self.dims.distinct[-1])
+        return replace(plan, limits=replace(plan.limits, tokens=self.dims.batch_tokens))
 
     def long_plan(self, step_tokens: int) -> EnginePlan:
         """The same with a long window, and steps of so many tokens."""
@@ -108,9 +106,11 @@ class Bench:
         """The workload's prompts."""
         return prompts(count, length, seed, vocab=min(151000, self.config.shape.vocab))
 
-    def repeated(self, measure: Callable[[int], float]) -> list[float]:
-        """Warm up once (graphs are captured), then measure `repeats` times, each with prompts of another seed."""
-        measure(1)
+    def repeated(self, measure: Callable[[int], float], *, warm: bool = False) -> list[float]:
+        """Warm up once (graphs are captured) unless that is done, then measure `repeats` times, each with prompts of
+        another seed."""
+        if not warm:
+            measure(1)
         return [measure(seed) for seed in range(2, 2 + self.options.repeats)]
 
     def _usable(self) -> int:
@@ -152,7 +152,7 @@ def decode_ms(bench: Bench, session: Session, batch: Batch) -> list[float]:
         first = answer_seconds(bench, session, batch, 1, seed)
         return (answer_seconds(bench, session, batch, steps + 1, seed) - first) / steps * 1e3
 
-    answer_seconds(bench, session, batch, min(steps, WARM_UP_STEPS), 1)
+    answer_seconds(bench, session, batch, steps + 1, 1)  # captures the graphs of every batch size and context
     return [measure(seed) for seed in range(2, 2 + bench.options.repeats)]
 
 

@@ -13,8 +13,10 @@ DType = Literal["float32", "bfloat16"]
 @dataclass(frozen=True, slots=True)
 class Dims:
     """Sizes in tokens, sequences and adapters. `long` are (batch, context) of base decodes; `memory_bytes` None means
-    the device's, by utilisation; `window` and `long_window` are what sequences may come to. `chunk` is the prompt that
-    comes beside running decodes, of which a step takes `chunk_tokens`; `streams` those of the server."""
+    the device's, by utilisation; `batch_tokens` are those of a step where batches are timed alone: enough that prompts
+    take as many steps beside answers that have begun as without. Sequences may come to `window`, or `long_window`.
+    `chunk` is the prompt that comes beside running decodes, of which a step takes `chunk_tokens`; `streams` those of
+    the server, read by `clients` processes."""
 
     name: str
     overrides: dict[str, int]
@@ -32,6 +34,7 @@ class Dims:
     request_answer: int
     sweep_caps: tuple[int, ...]
     step_tokens: int
+    batch_tokens: int
     beside: int
     loads: int
     chunk: int
@@ -59,6 +62,7 @@ FULL = Dims(
     request_answer=128,
     sweep_caps=(4, 8, 16, 32, 128),
     step_tokens=2048,
+    batch_tokens=4352,
     beside=64,
     loads=100,
     chunk=8192,
@@ -92,6 +96,7 @@ TINY = Dims(
     request_answer=4,
     sweep_caps=(2, 8),
     step_tokens=64,
+    batch_tokens=64,
     beside=3,
     loads=6,
     chunk=200,

@@ -52,5 +52,6 @@ def warm(bench: Bench, session: Session, zipf: float | None) -> list[float]:
     load = traffic(bench, zipf)
     session.keep(load.distinct)
     if zipf not in bench.warm_seconds:
-        bench.warm_seconds[zipf] = bench.repeated(lambda _: load.seconds(session))
+        served = zipf is not None and any(other is not None for other in bench.warm_seconds)
+        bench.warm_seconds[zipf] = bench.repeated(lambda _: load.seconds(session), warm=served)
     return bench.warm_seconds[zipf]
