@@ -7,16 +7,15 @@ own. It never parses, hashes or packs, and it waits for messages only while noth
 
 import gc
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Protocol
 
 from lorafleet_contracts.capacity import BaseDoesNotFitError
 from lorafleet_engine.errors import EngineError, PeerLostError
+from lorafleet_engine.mailbox import Mailbox, PipeMailbox
 from lorafleet_engine.memory.residency import Resident
 from lorafleet_engine.messages import (
     AdapterLoaded,
@@ -26,7 +25,6 @@ from lorafleet_engine.messages import (
     Drain,
     Drained,
     FinishReason,
-    FromLoop,
     Generate,
     LoadAdapter,
     LoopConfig,
@@ -56,38 +54,6 @@ LOADING_WAIT_S = 0.001
 
 PEER_WORDS_S = 5.0
 """How long the loop waits to be ended by what is known of a peer that it has lost."""
-
-
-class Mailbox(Protocol):
-    """The loop's end of its pipe."""
-
-    def receive(self, wait_s: float) -> list[ToLoop]:
-        """All messages that are there; waits up to `wait_s` seconds for the first. Raises EOFError once closed."""
-        ...
-
-    def send(self, message: FromLoop) -> None:
-        """Hand over one message. Raises OSError once closed."""
-        ...
-
-
-class PipeMailbox:
-    """A Mailbox over multiprocessing's Connection. Other threads may send, too."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._lock = threading.Lock()
-
-    def receive(self, wait_s: float) -> list[ToLoop]:
-        """See Mailbox."""
-        messages: list[ToLoop] = []
-        while self._connection.poll(0 if messages else wait_s):
-            messages.append(self._connection.recv())
-        return messages
-
-    def send(self, message: FromLoop) -> None:
-        """See Mailbox."""
-        with self._lock:
-            self._connection.send(message)
 
 
 def run_loop(connection: Connection, settings: LoopConfig) -> None:
