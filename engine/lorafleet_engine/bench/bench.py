@@ -73,9 +73,10 @@ class Bench:
         plan = self.plan(self.dims.distinct[-1])
         return replace(plan, limits=replace(plan.limits, tokens=self.dims.batch_tokens))
 
-    def long_plan(self, step_tokens: int) -> EnginePlan:
-        """The same with a long window, and steps of so many tokens."""
-        return EnginePlan(replace(self.narrow_plan().limits, tokens=step_tokens), self.dims.long_window)
+    def long_plan(self, step_tokens: int, sequences: int) -> EnginePlan:
+        """The same with a long window, and steps of so many tokens and sequences."""
+        limits = replace(self.narrow_plan().limits, tokens=step_tokens, sequences=sequences)
+        return EnginePlan(limits, self.dims.long_window)
 
     def session(self, plan: EnginePlan) -> Session:
         """The engine of this plan, built anew (the former one is dropped first) unless it is there already."""

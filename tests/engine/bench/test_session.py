@@ -1,12 +1,13 @@
 """The bench's engine: what it asserts before a figure, and that requests go the whole way through the loop."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lorafleet_engine.bench.bench import Batch, Bench, decode_ms
 from lorafleet_engine.bench.catalogue import SharedBytesError
-from lorafleet_engine.bench.options import TINY, Options
+from lorafleet_engine.bench.options import FULL, TINY, Options
 from lorafleet_engine.bench.session import BenchError, EnginePlan
 from lorafleet_engine.messages import LoadAdapter, StepLimits
 
@@ -69,3 +70,12 @@ def test_a_plan_has_one_engine_until_it_is_dropped(bench: Bench) -> None:
     assert bench.session(PLAN) is first
     assert bench.session(EnginePlan(PLAN.limits, 32)) is not first
     assert bench.session(PLAN) is not first
+
+
+def test_the_full_size_s_engines_are_legal(bench: Bench) -> None:
+    """What a tiny size may hide: a step must hold more tokens than sequences."""
+    full = Bench(replace(bench.options, dims=replace(FULL, memory_bytes=1)))
+    plans = [full.plan(), full.narrow_plan(), full.long_plan(FULL.step_tokens, max(FULL.batches))]
+    plans += [full.plan(cap) for cap in FULL.sweep_caps]
+    plans.append(full.long_plan(FULL.beside + FULL.chunk_tokens, FULL.beside + 1))
+    assert all(plan.limits.tokens > plan.limits.sequences for plan in plans)

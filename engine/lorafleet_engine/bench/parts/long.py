@@ -22,7 +22,7 @@ def cases(bench: Bench) -> Iterator[Case]:
 
 def _case(bench: Bench, rows: int, prompt: int) -> Case:
     def run() -> dict[str, Any]:
-        plan, batch = bench.long_plan(bench.dims.step_tokens), Batch(rows, prompt)
+        plan, batch = bench.long_plan(bench.dims.step_tokens, max(bench.dims.batches)), Batch(rows, prompt)
         session = bench.session(plan)
         session.keep([])
         times, context = _windows(bench, session, batch)

@@ -90,7 +90,7 @@ def chunked(bench: Bench) -> dict[str, Any]:
     """A long prompt in chunks beside the decodes. Called by long.py."""
     dims = bench.dims
     chunks = math.ceil(dims.chunk / dims.chunk_tokens)
-    plan = bench.long_plan(dims.beside + dims.chunk_tokens)
+    plan = bench.long_plan(dims.beside + dims.chunk_tokens, dims.beside + 1)
     beside = _beside(bench, plan, max(chunks, dims.loads) + SETTLE)
 
     def disturbed(seed: int) -> list[float]:
