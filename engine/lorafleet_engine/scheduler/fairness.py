@@ -10,6 +10,7 @@ nobody waits everybody has what they asked for, and all start over.
 from bisect import insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 
 from lorafleet_engine.scheduler.sequence import Sequence
 
@@ -140,10 +141,9 @@ def share_out(budget: int, wanted: Mapping[Tenant, int], served: Mapping[Tenant,
         least = min(level[tenant] for tenant in open_ones)
         lowest = [tenant for tenant in wanted if tenant in open_ones and level[tenant] <= least]
         ceiling = min((level[tenant] for tenant in open_ones if level[tenant] > least), default=float("inf"))
+        rise = min(ceiling - least, budget / sum(1 / tenant.price for tenant in lowest))
         for tenant in lowest:
-            room = min(wanted[tenant] - given[tenant], -(-budget // len(lowest)), budget)
-            rise = (ceiling - least) / tenant.price
-            count = room if room <= rise else min(int(rise) + 1, room)
+            count = min(max(ceil(rise / tenant.price), 1), wanted[tenant] - given[tenant], budget)
             given[tenant] += count
             level[tenant] += count * tenant.price
             budget -= count

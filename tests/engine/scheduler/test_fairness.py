@@ -185,6 +185,7 @@ def test_the_oldest_of_every_tenant_gets_on(menus: list[list[tuple[int, int]]], 
     assert all(sequence.ended for sequence in first)
 
 
+@example(7, [(4, 0, 2.0), (4, 0, 0.5)])
 @given(
     st.integers(0, 200),
     st.lists(st.tuples(st.integers(0, 100), st.integers(-50, 50), st.sampled_from([0.5, 1.0, 2.0])), max_size=6),
@@ -200,7 +201,7 @@ def test_prompt_tokens_go_to_whoever_had_least(budget: int, asked: list[tuple[in
     for lucky in tenants:
         for short in tenants:
             if given_out[lucky] and given_out[short] < wanted[short]:
-                assert level[lucky] <= level[short] + lucky.price * (1 + len(tenants))
+                assert level[lucky] <= level[short] + lucky.price + short.price * len(tenants)
 
 
 def test_weights_are_positive() -> None:
