@@ -42,6 +42,7 @@ MENUS = st.lists(st.tuples(st.sampled_from([1, 5, 30, LONGEST - 1]), st.integers
 """Prompts and answers that a tenant asks for, over and over."""
 
 
+@pytest.mark.heavy
 @settings(max_examples=40, deadline=None)
 @example({"a": [(95, 1)], "b": [(1, 1)]}, 1.0, 24, False, "", 1)
 @example(

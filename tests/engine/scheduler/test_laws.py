@@ -1,5 +1,6 @@
 """Laws of the scheduler over random request sets: budgets hold, nothing leaks, everyone gets on, the oldest first."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,6 +94,7 @@ def test_who_would_fill_a_gap_at_the_turn_keeps_its_place() -> None:
     assert 4 in rotation.select(live)
 
 
+@pytest.mark.heavy
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 64), st.sampled_from([3, 40, 10_000])), min_size=1, max_size=12),

@@ -63,6 +63,7 @@ async def test_a_failed_job_says_why(tmp_path: Path) -> None:
     assert caught.value.code == ProblemCode.SOURCE_UNREACHABLE
 
 
+@pytest.mark.heavy
 async def test_a_hanging_loader_is_killed_and_its_job_runs_again(tmp_path: Path) -> None:
     make_model(tmp_path / "models" / "tiny")
     async with running(tmp_path) as client:
