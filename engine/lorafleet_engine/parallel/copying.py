@@ -7,9 +7,9 @@ Used by gang.py and follower.py; a packed file holds the version for the whole m
 import mmap
 import os
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -50,7 +50,7 @@ class ShardCopier:
 
     def submit(self, resident: Resident, blob: BlobRef, file: int) -> None:
         """See Copier."""
-        work: Callable[[], tuple[int, int]] = lambda: self._cut(blob, file)  # noqa: E731
+        work = partial(self._cut, blob, file)
         if self._threads is not None:
             self._cuts.append(_Cut(resident, blob, self._threads.submit(work)))
             return
