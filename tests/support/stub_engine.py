@@ -1,17 +1,18 @@
 """An engine as the operator sees it: the state and admin ports over real HTTP, memory in a dictionary.
 
-Used by tests of the operator only. It obeys the contract (tokens, 202 while it works, problem documents, long polls)
-and nothing else; what inspections find and which calls fail is set by the test.
+Used by tests and the benchmark of the operator. It obeys the contract (tokens, 202 while it works, problem documents,
+long polls, deltas) and nothing else; what inspections find, how long work takes and what fails is set by the test.
 """
 
 import asyncio
 import hashlib
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from lorafleet_contracts.admin import (
     AdapterReport,
@@ -30,13 +31,28 @@ from lorafleet_contracts.admin import (
 from lorafleet_contracts.names import EnginePort, version_key
 from lorafleet_contracts.tokens import token_matches
 
-HOLD_SECONDS = 5.0
 SIZE = 1_000_000
+JOBS_AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long work takes: `fetch` (source to disk, with hashing) and `load` (disk to memory) in seconds a byte, each
+    with `latency` seconds more. A call waits `patience` seconds for its result before it answers 202."""
+
+    latency: float = 0.0
+    fetch: float = 0.0
+    load: float = 0.0
+    patience: float = 0.0
 
 
 @dataclass
 class StubEngine:
-    """One engine at one address. Change `findings` (by URI) and `refusals` (by URI) to steer it."""
+    """One engine at one address. Change `findings` (by URI) and `refusals` (by URI) to steer it.
+
+    `fault`: "hang" never answers, "garbage" answers nonsense, "cut" ends connections; empty: none. `polls` counts
+    questions for the state.
+    """
 
     ip: str
     tokens: dict[str, list[str]]
@@ -48,9 +64,17 @@ class StubEngine:
     versions: dict[str, VersionState] = field(default_factory=dict)
     seq: int = 1
     ready: bool = True
+    in_flight: int = 0
+    pace: Pace = Pace()
+    fault: str = ""
+    polls: int = 0
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
-    _working: set[str] = field(default_factory=set)
-    _fetched: dict[str, str] = field(default_factory=dict)
+    _changed: dict[str, int] = field(default_factory=dict)
+    _removed: list[tuple[int, str]] = field(default_factory=list)
+    _inspections: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
+    _loads: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
+    _on_disk: set[str] = field(default_factory=set)
+    _free: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(JOBS_AT_ONCE))
 
     def touch(self) -> None:
         """Something changed: answer the long polls."""
@@ -59,7 +83,10 @@ class StubEngine:
         self._moved = asyncio.Event()
 
     def restart(self) -> None:
-        """Lose all memory, as a restarted container does."""
+        """Lose all memory, as a restarted container does; what is on its disk stays."""
+        for task in (*self._loads.values(), *self._inspections.values()):
+            task.cancel()
+        self._loads, self._inspections, self._changed, self._removed = {}, {}, {}, []
         self.boot_id, self.versions, self.seq = str(uuid.uuid4()), {}, 0
         self.touch()
 
@@ -73,71 +100,85 @@ class StubEngine:
         default = AdapterReport(digest=digest, bytes=SIZE, rank=8, target_modules=["q_proj"], base="smollm2")
         return self.findings.get(uri, default)
 
-    def state(self) -> EngineState:
-        """The full state."""
+    def state(self, since: int = 0) -> EngineState:
+        """What changed after `since`, or everything for 0."""
         used = sum(each.bytes for each in self.versions.values())
         memory = MemoryState(
             total=self.budget * 4, weights=10, activations=5, adapters=self.budget, adapters_used=used, kv=0,
             kv_tokens=1024, kv_tokens_used=0,
         )  # fmt: skip
         return EngineState(
-            boot_id=self.boot_id, seq=self.seq, full=True, ready=self.ready, draining=False,
-            base=BaseState(name="smollm2"), memory=memory, versions=list(self.versions.values()),
+            boot_id=self.boot_id, seq=self.seq, full=since == 0, ready=self.ready, draining=False,
+            base=BaseState(name="smollm2"), memory=memory, in_flight=self.in_flight,
+            versions=[each for key, each in self.versions.items() if self._changed.get(key, 1) > since],
+            removed=[key for number, key in self._removed if number > since > 0],
         )  # fmt: skip
 
     async def get_state(self, request: web.Request) -> web.Response:
-        """GET /state: at once when the client's view is old, else as soon as something moves."""
+        """GET /state: at once when the client's view is old, else as soon as something moves within its `timeout`."""
         self._admit(request, PortName.STATE)
-        current = request.query.get("boot") == self.boot_id and int(request.query.get("since", "-1")) >= self.seq
-        if current:
+        self.polls += 1
+        boot, since = request.query.get("boot"), int(request.query.get("since", "0"))
+        if boot != self.boot_id or since > self.seq:
+            since = 0
+        elif since == self.seq:
             moved = self._moved
-            try:
-                async with asyncio.timeout(HOLD_SECONDS):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(float(request.query.get("timeout", "0"))):
                     await moved.wait()
-            except TimeoutError:
-                pass
-        return _answer(200, self.state().model_dump_json(by_alias=True))
+        return _answer(200, self.state(since if boot == self.boot_id else 0).model_dump_json(by_alias=True))
 
     async def post_inspect(self, request: web.Request) -> web.Response:
-        """First 202, then the report or the problem."""
+        """202 while it works, then the report or the problem."""
         self._admit(request, PortName.ADMIN)
         asked = InspectRequest.model_validate_json(await request.read())
         uid = request.match_info["uid"]
         self.calls.append(f"inspect {uid}")
         if problem := self.refusals.get(asked.source.uri):
             return _problem(problem)
-        key = f"{uid}/{asked.generation}"
-        if key not in self._working:
-            self._working.add(key)
+        key, found = f"{uid}/{asked.generation}", self.report(asked.source.uri)
+        if key not in self._inspections:
+            self._inspections[key] = asyncio.create_task(self._fetch(asked.source.uri, found.bytes))
+        if self.pace.patience:
+            await asyncio.wait([self._inspections[key]], timeout=self.pace.patience)
+        if not self._inspections[key].done():
             return _answer(202, "{}")
-        found = self.report(asked.source.uri)
         if asked.digest and asked.digest != found.digest:
             detail = f"found {found.digest}"
             return _problem(Problem(title="digest", status=409, code=ProblemCode.DIGEST_MISMATCH, detail=detail))
         return _answer(200, found.model_dump_json(by_alias=True))
 
     async def put_version(self, request: web.Request) -> web.Response:
-        """200 present, 201 loaded, 409 when the files have another digest, 413 when there is no room."""
+        """200 present, 201 loaded, 202 loading, 409 when the files have another digest, 413 when there is no room."""
         self._admit(request, PortName.ADMIN)
         asked = VersionRequest.model_validate_json(await request.read())
         uid, digest = request.match_info["uid"], request.match_info["digest"]
         key = version_key(uid, digest)
         self.calls.append(f"load {key}")
-        if key in self.versions:
+        if key in self.resident():
             return _answer(200, "{}")
-        found = self.report(asked.source.uri)
-        if found.digest != digest:
-            return _problem(Problem(title="digest", status=409, code=ProblemCode.DIGEST_MISMATCH, detail="changed"))
-        free = self.budget - sum(each.bytes for each in self.versions.values())
-        if found.bytes > free:
-            code = ProblemCode.DOES_NOT_FIT
-            return _problem(Problem(title="full", status=413, code=code, needed=found.bytes, free=free))
-        self.versions[key] = VersionState(
-            uid=uid, digest=digest, tier=Tier.GPU, phase=VersionPhase.RESIDENT, rank=found.rank, bytes=found.bytes,
-            display=asked.display,
-        )  # fmt: skip
-        self.touch()
-        return _answer(201, "{}")
+        if key not in self.versions:
+            if problem := self.refusals.get(f"load {asked.source.uri}"):
+                return _problem(problem)
+            found = self.report(asked.source.uri)
+            if found.digest != digest:
+                return _problem(Problem(title="digest", status=409, code=ProblemCode.DIGEST_MISMATCH, detail="changed"))
+            free = self.budget - sum(each.bytes for each in self.versions.values())
+            if found.bytes > free:
+                code = ProblemCode.DOES_NOT_FIT
+                return _problem(Problem(title="full", status=413, code=code, needed=found.bytes, free=free))
+            version = VersionState(
+                uid=uid, digest=digest, tier=Tier.GPU, phase=VersionPhase.LOADING, rank=found.rank, bytes=found.bytes,
+                display=asked.display,
+            )  # fmt: skip
+            self._set(version)
+            if self.pace == Pace():
+                self._set(version.model_copy(update={"phase": VersionPhase.RESIDENT}))
+            else:
+                self._loads[key] = asyncio.create_task(self._load(version, asked.source.uri))
+        if key in self._loads:
+            await asyncio.wait([self._loads[key]], timeout=self.pace.patience)
+        return _answer(201 if key in self.resident() else 202, "{}")
 
     async def delete_version(self, request: web.Request) -> web.Response:
         """202, and gone."""
@@ -147,7 +188,26 @@ class StubEngine:
         if self.versions.pop(key, None) is None:
             return _problem(Problem(title="no such version", status=404, code=ProblemCode.NOT_FOUND))
         self.touch()
+        self._removed.append((self.seq, key))
         return _answer(202, "{}")
+
+    async def _fetch(self, uri: str, size: int) -> None:
+        async with self._free:
+            if uri not in self._on_disk:
+                await asyncio.sleep(self.pace.latency + size * self.pace.fetch)
+            self._on_disk.add(uri)
+
+    async def _load(self, version: VersionState, uri: str) -> None:
+        await self._fetch(uri, version.bytes)
+        async with self._free:
+            await asyncio.sleep(self.pace.latency + version.bytes * self.pace.load)
+        if version.key in self.versions:
+            self._set(version.model_copy(update={"phase": VersionPhase.RESIDENT}))
+
+    def _set(self, version: VersionState) -> None:
+        self.touch()
+        self.versions[version.key] = version
+        self._changed[version.key] = self.seq
 
     def _admit(self, request: web.Request, port: PortName) -> None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -159,7 +219,7 @@ class StubEngine:
 async def run_stub_engine(ip: str, tokens: dict[str, list[str]]) -> AsyncIterator[StubEngine]:
     """Serve an engine's state and admin ports on one loopback address (127.x.y.z)."""
     engine = StubEngine(ip, tokens)
-    state, admin = web.Application(), web.Application()
+    state, admin = (web.Application(middlewares=[_misbehave(engine)]) for _ in range(2))
     state.add_routes([web.get("/state", engine.get_state)])
     admin.add_routes(
         [
@@ -179,6 +239,22 @@ async def run_stub_engine(ip: str, tokens: dict[str, list[str]]) -> AsyncIterato
     finally:
         for runner in runners:
             await runner.cleanup()
+
+
+def _misbehave(engine: StubEngine) -> Middleware:
+    @web.middleware
+    async def misbehave(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if engine.fault == "hang":
+            await asyncio.Event().wait()
+        if engine.fault == "cut" and request.transport is not None:
+            request.transport.abort()
+        if engine.fault == "garbage":
+            return web.Response(body=b"\xff\xfe<html>it works</html>")
+        return await handler(request)
+
+    return misbehave
 
 
 def _answer(status: int, body: str) -> web.Response:

@@ -67,6 +67,8 @@ def _place_one(item: Item, budgets: Mapping[str, int], used: dict[str, int]) -> 
     # A surplus holder is given up where the load is highest.
     staying = sorted(item.holders & budgets.keys(), key=lambda name: (used[name], name))[: item.count]
     choices = [Choice(name, item.reasons[name]) for name in staying]
+    if len(choices) >= item.count:
+        return Placed(tuple(choices))
     candidates = sorted(budgets.keys() - item.holders, key=lambda name: (name in item.avoid, used[name], name))
     for name in candidates:
         if len(choices) >= item.count:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from lorafleet_contracts.admin import QualityState, VersionPhase
 from lorafleet_contracts.conditions import Reason
 from lorafleet_contracts.names import version_key
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
@@ -16,9 +15,10 @@ from lorafleet_operator.core.manifests.identity import fingerprint
 from lorafleet_operator.core.manifests.service import build_service
 from lorafleet_operator.core.manifests.tokens import build_tokens
 from lorafleet_operator.core.pools import judge_pool, refuse_pool
-from lorafleet_operator.core.residency import Layout, lay_out, load_of
+from lorafleet_operator.core.residency import Layout, lay_out
 from lorafleet_operator.core.snapshot import OrphanSnapshot, PoolSnapshot, Replica
 from lorafleet_operator.core.tenants import index_adapters, judge_orphan_tenant, judge_tenant, next_expiry
+from lorafleet_operator.core.view import View, look
 
 
 def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
@@ -36,9 +36,10 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
     if pool.spec is None:
         return Plan(statuses=tuple(writes))
     cases = assess(snapshot, pool.spec)
-    layout = lay_out(cases, snapshot, now)
+    view = look(snapshot, now)
+    layout = lay_out(cases, view)
     inspections, inspect_due = _inspections(cases, snapshot, now)
-    adapter_writes = _adapter_writes(cases, snapshot, layout, now)
+    adapter_writes = _adapter_writes(cases, snapshot, layout, view)
     writes += adapter_writes
     writes += _tenant_writes(snapshot, pool.spec, now)
     moments = [each for each in (layout.due, inspect_due, next_expiry(snapshot.tenants, now)) if each is not None]
@@ -103,17 +104,13 @@ def _bytes_used(replica: Replica) -> int:
     return replica.state.memory.adapters_used if replica.state and replica.state.memory else 0
 
 
-def _adapter_writes(cases: Sequence[Case], snapshot: PoolSnapshot, layout: Layout, now: float) -> list[StatusWrite]:
-    usable = [each for each in snapshot.replicas if each.usable]
-    resident: dict[str, set[str]] = {}
-    for replica in usable:
-        for version in replica.state.versions if replica.state else []:
-            if version.phase == VersionPhase.RESIDENT:
-                resident.setdefault(version.key, set()).add(replica.name)
+def _adapter_writes(cases: Sequence[Case], snapshot: PoolSnapshot, layout: Layout, view: View) -> list[StatusWrite]:
+    spec = snapshot.pool.spec
+    quantised = spec is not None and spec.engine.quantization != "None"
     writes = []
     for case in cases:
         meta = case.adapter.meta
-        status = judge_adapter(case, _observe(case, snapshot, usable, layout, resident), now)
+        status = judge_adapter(case, _observe(case, layout, view, quantised), view.now)
         if status:
             writes.append(StatusWrite("LoraAdapter", meta.namespace, meta.name, meta.uid, status))
     return writes
@@ -132,32 +129,21 @@ def _warnings(cases: Sequence[Case], writes: Sequence[StatusWrite]) -> tuple[War
     return tuple(warnings)
 
 
-def _observe(
-    case: Case, snapshot: PoolSnapshot, usable: Sequence[Replica], layout: Layout, resident: dict[str, set[str]]
-) -> Observed:
+def _observe(case: Case, layout: Layout, view: View, quantised: bool) -> Observed:
     uid, target = case.adapter.meta.uid, case.target
-    serving = case.serving is not None and bool(resident.get(version_key(uid, case.serving)))
+    serving = case.serving is not None and bool(view.resident.get(version_key(uid, case.serving)))
     if target is None:
-        return Observed(None, frozenset(), serving, {}, len(usable))
+        return Observed(None, frozenset(), serving, {}, len(view.usable))
     key = version_key(uid, target)
-    attempts = ((each.name, snapshot.memory.loads.get(load_of(each, uid, target))) for each in usable)
-    failing = {name: each for name, each in attempts if each and each.problem and not each.pending}
-    spec = snapshot.pool.spec
     return Observed(
         layout.placed.get(key),
-        frozenset(resident.get(key, ())),
+        frozenset(view.resident.get(key, ())),
         serving,
-        failing,
-        len(usable),
-        quantised=spec is not None and spec.engine.quantization != "None",
-        quality=_quality(usable, key),
+        view.failing.get(key, {}),
+        len(view.usable),
+        quantised=quantised,
+        quality=view.quality.get(key),
     )
-
-
-def _quality(usable: Sequence[Replica], key: str) -> QualityState | None:
-    """What the first replica that has checked a version says."""
-    versions = (version for replica in usable if replica.state for version in replica.state.versions)
-    return next((version.quality for version in versions if version.key == key and version.quality), None)
 
 
 def _tenant_writes(snapshot: PoolSnapshot, spec: LoraPoolSpec, now: float) -> list[StatusWrite]:

@@ -16,9 +16,14 @@ from lorafleet_operator.shell.records import PodRecord, PoolKey
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 60.0
+WAIT_SECONDS = 10.0
+"""How long the engine may hold a question when there is no news."""
+POLL_SECONDS = 13.0
+"""How long an answer may take in all: an engine that says nothing beyond that counts as gone."""
 CONNECT_SECONDS = 3.0
 PAUSE_SECONDS = 0.1
+QUIET_PAUSE_SECONDS = 0.5
+"""The pause after news that concern no plan: under traffic the engine has some with every request."""
 FIRST_DELAY_SECONDS = 0.25
 MAX_DELAY_SECONDS = 2.0
 STALE_SECONDS = 10.0
@@ -94,14 +99,14 @@ class EngineLinks:
                 delay = min(delay * 2, MAX_DELAY_SECONDS)
                 continue
             delay = FIRST_DELAY_SECONDS
-            self._take(pod, state)
-            await asyncio.sleep(PAUSE_SECONDS)
+            counted = self._take(pod, state)
+            await asyncio.sleep(PAUSE_SECONDS if counted else QUIET_PAUSE_SECONDS)
 
     async def _ask(self, pod: PodRecord) -> EngineState:
         link, tokens = self._links[pod.uid], self._tokens_of(pod.pool)
         token = tokens.by_port[PortName.STATE.value][0] if tokens else ""
         known = link.state
-        params = {"since": str(known.seq), "boot": known.boot_id} if known else {}
+        params = {"since": str(known.seq), "boot": known.boot_id, "timeout": str(WAIT_SECONDS)} if known else {}
         limits = aiohttp.ClientTimeout(total=POLL_SECONDS, sock_connect=CONNECT_SECONDS)
         async with self._session.get(
             engine_url(pod.ip, EnginePort.STATE, STATE_PATH),
@@ -114,13 +119,15 @@ class EngineLinks:
                 raise aiohttp.ClientError(f"status {response.status}")
             return EngineState.model_validate_json(await response.read())
 
-    def _take(self, pod: PodRecord, news: EngineState) -> None:
+    def _take(self, pod: PodRecord, news: EngineState) -> bool:
+        """Merge news; returns whether they concern plans."""
         link = self._links[pod.uid]
         merged = news if news.full or link.state is None else merge(link.state, news)
         changed = link.state is None or _what_counts(link.state) != _what_counts(merged)
         link.state, link.failing_since, link.tried = merged, None, True
         if changed:
             self._on_change(pod.pool)
+        return changed
 
     def _fail(self, pod: PodRecord) -> None:
         link, now = self._links[pod.uid], time.monotonic()

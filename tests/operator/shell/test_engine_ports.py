@@ -78,6 +78,9 @@ async def test_a_state_is_followed_and_only_what_counts_is_told(
     engine.touch()  # nothing that counts
     await asyncio.sleep(0.3)
     assert len(told) == 1
+    polls = engine.polls
+    await asyncio.sleep(1.5)
+    assert engine.polls - polls <= 1, "the engine holds the question while there is no news"
     engine.restart()
     await until(lambda: len(told) == 2)
     known = links.state("pod-uid")
