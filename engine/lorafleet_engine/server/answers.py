@@ -66,7 +66,7 @@ class Answer:
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
         """All pieces of all choices. Raises OpenAIError when a choice is refused or fails."""
-        inbox = _Inbox()
+        inbox = Inbox()
         running: dict[int, str] = {}
         clock = _TokenClock(self._engine.metrics)
         try:
@@ -99,28 +99,22 @@ class Answer:
         return self._choices[index].push(news)
 
 
-class _Inbox:
+class Inbox:
     """The news of all choices, in order, for one reader. What piles up while it is busy, it takes in one go."""
 
     def __init__(self) -> None:
         self._news: list[tuple[int, News]] = []
-        self._waiter: asyncio.Future[None] | None = None
+        self._arrived = asyncio.Event()  # and no future of our own: a reader may be cancelled, but not gone yet
 
     def put(self, index: int, news: News) -> None:
         """Add news of a choice."""
         self._news.append((index, news))
-        if self._waiter is not None:
-            self._waiter.set_result(None)
-            self._waiter = None
+        self._arrived.set()
 
     async def take(self) -> list[tuple[int, News]]:
         """All that is there; waits for the first."""
-        if not self._news:
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+        await self._arrived.wait()
+        self._arrived.clear()
         taken, self._news = self._news, []
         return taken
 
