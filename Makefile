@@ -44,17 +44,17 @@ fmt: $(STAMP) ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 unit: $(STAMP) ## Tests that need nothing but Python (at most two minutes)
-	$(BIN)/pytest -m "not apiserver and not assets and not envoy and not gpu and not heavy" --ignore tests/conformance
+	$(BIN)/pytest -m "not apiserver and not assets and not envoy and not gpu and not heavy and not long" --ignore tests/conformance
 
 coverage: $(STAMP) ## Branch coverage of the pure rooms, at least 95 %
-	$(BIN)/pytest $(PURE_TESTS) $(PURE:%=--cov=%) --cov-branch --cov-report=
+	$(BIN)/pytest -m "not long" $(PURE_TESTS) $(PURE:%=--cov=%) --cov-branch --cov-report=
 	@for room in $(PURE); do \
 	  $(BIN)/coverage report --include="$$room/*" --fail-under=95 --skip-covered --skip-empty | tail -1; \
 	done
 
 height: $(STAMP) binaries-apiserver assets envoy-binary ## Tests that need a bare API server, the demo model, Envoy, a running engine or much CPU
-	$(BIN)/pytest -m "(apiserver or assets or envoy or heavy) and not gpu" --ignore tests/conformance
-	$(BIN)/pytest tests/conformance
+	$(BIN)/pytest -m "(apiserver or assets or envoy or heavy) and not gpu and not long" --ignore tests/conformance
+	$(BIN)/pytest -m "not long" tests/conformance
 
 test: setup check unit coverage height e2e ## Everything: checks, unit tests, real API server, real model, real cluster
 	@echo "== all tests passed"

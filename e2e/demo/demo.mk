@@ -4,4 +4,4 @@ demo: $(STAMP) cluster-up images ## A cluster, the chart, the quickstart, and an
 	@$(BIN)/python -m e2e.demo
 
 e2e: $(STAMP) cluster-up images ## Tests on the whole cluster, one feature a file
-	$(BIN)/pytest e2e -m e2e
+	$(BIN)/pytest e2e -m "e2e and not long"

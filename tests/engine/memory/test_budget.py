@@ -9,13 +9,14 @@ from lorafleet_engine.errors import DoesNotFitError
 from lorafleet_engine.memory.budget import INDEX_BYTES, plan_engine_memory
 from lorafleet_engine.memory.geometry import RESERVED_PAGES, pool_geometry
 from lorafleet_engine.messages import StepLimits
+from tests.support.cases import cases
 
 SMOL = ModelShape(30, 576, 1536, 9, 3, 64, 49152, tied_embeddings=True)
 GEOMETRY = pool_geometry(SMOL, 4)
 LIMITS = StepLimits(tokens=512, sequences=16)
 
 
-@settings(deadline=None)
+@settings(max_examples=cases(100), deadline=None)
 @given(st.integers(700_000_000, 200_000_000_000), st.sampled_from([256, 2048]))
 def test_parts_never_exceed_the_whole(usable: int, length: int) -> None:
     try:

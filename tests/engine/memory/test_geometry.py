@@ -3,7 +3,7 @@
 from itertools import accumulate
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lorafleet_contracts.capacity import (
@@ -14,6 +14,7 @@ from lorafleet_contracts.capacity import (
     kv_bytes_per_token,
 )
 from lorafleet_engine.memory.geometry import blob_bytes, page_slices, pages_for_tokens, pool_geometry, row_places
+from tests.support.cases import cases
 
 QWEN = ModelShape(28, 3584, 18944, 28, 4, 128, 152064, attention_bias=True)
 SMOL = ModelShape(30, 576, 1536, 9, 3, 64, 49152, tied_embeddings=True)
@@ -55,6 +56,7 @@ def shapes(draw: st.DrawFn) -> ModelShape:
     return ModelShape(draw(st.integers(1, 4)), hidden, draw(st.integers(1, 12)) * 8, heads, kv_heads, dim, 100)
 
 
+@settings(max_examples=cases(100), deadline=None)
 @given(shapes(), st.integers(0, 9), st.sampled_from([2, 4]))
 def test_granules_divide_everything(shape: ModelShape, rank: int, dtype_bytes: int) -> None:
     geometry = pool_geometry(shape, dtype_bytes)
@@ -68,6 +70,7 @@ def test_granules_divide_everything(shape: ModelShape, rank: int, dtype_bytes: i
     assert blob_bytes(geometry, ranks) == adapter_bytes_by_module(shape, by_module, dtype_bytes)
 
 
+@settings(max_examples=cases(100), deadline=None)
 @given(shapes(), st.data())
 def test_rows_are_whole_and_in_blob_order(shape: ModelShape, data: st.DataObject) -> None:
     geometry = pool_geometry(shape, 2)

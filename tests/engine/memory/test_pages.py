@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lorafleet_engine.errors import DoesNotFitError
 from lorafleet_engine.memory.pages import Owner, PagePool
+from tests.support.cases import cases
 
 PAGES, RESERVED = 12, 2
 OWNERS = st.sampled_from([Owner.KV, Owner.ADAPTER])
@@ -50,4 +51,4 @@ class PagesKeepTheirOwner(RuleBasedStateMachine):
 
 
 TestPages = PagesKeepTheirOwner.TestCase
-TestPages.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestPages.settings = settings(max_examples=cases(30), stateful_step_count=25, deadline=None)

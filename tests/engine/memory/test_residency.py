@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from lorafleet_engine.errors import DoesNotFitError
 from lorafleet_engine.memory.pages import Owner, PagePool
 from lorafleet_engine.memory.residency import Residency, Resident
+from tests.support.cases import cases
 
 BUDGET, ROWS, FLOOR, PAGE = 1000, 40, 4, 100
 
@@ -164,7 +165,7 @@ class VersionsAddUp(RuleBasedStateMachine):
 
 
 TestVersions = VersionsAddUp.TestCase
-TestVersions.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestVersions.settings = settings(max_examples=cases(40), stateful_step_count=30, deadline=None)
 
 
 def test_a_loading_version_holds_its_pages_but_serves_nobody() -> None:

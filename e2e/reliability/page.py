@@ -1,0 +1,74 @@
+"""docs/reliability.md as a function of the records; called by __main__ and by the test that the page is up to date."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from e2e.reliability.records import Record
+
+HEAD = """# Reliability
+
+Written by `make reliability` from the records in `docs/reliability/`, which `make faults` (faults on the local cluster)
+and `make test-long` (long runs) leave. Nothing here is an estimate.
+"""
+FAULTS = """
+## Faults
+
+Each is made while a client asks that knows every adapter's right answer: plain requests and streams, for three adapters
+on two replicas. `make faults` fails on any answer by a wrong adapter or version, on a stream of two versions or that
+ends early without an error, on a lost object, and on a plain request that failed although a healthy replica had the
+adapter.
+Seconds count from the moment of the fault.
+
+| fault | {columns} | right answers | streams cut | measured |
+|---|{rules}---|---|---|
+"""
+STEPS = {"traffic": "traffic whole", "back": "adapters back after its return", "ready": "all Ready"}
+"""The columns: what a fault's record may have a time for."""
+
+
+def render(records: Mapping[str, Record]) -> str:
+    """The whole page."""
+    faults = [record for record in records.values() if "fault" in record]
+    parts = [HEAD]
+    if faults:
+        parts.append(FAULTS.format(columns=" | ".join(STEPS.values()), rules="---|" * len(STEPS)))
+        parts += [_fault_row(record) for record in sorted(faults, key=lambda each: str(each["fault"]))]
+    for name, title, write in (("cycles", "Loads and unloads", _cycles), ("traffic", "Mixed traffic", _traffic)):
+        if name in records:
+            parts.append(f"\n## {title}\n\n{write(records[name])}")
+    return "".join(parts)
+
+
+def _fault_row(record: Any) -> str:
+    steps = [f"{record['seconds'][step]:.1f} s" if step in record["seconds"] else "" for step in STEPS]
+    cells = [record["fault"], *steps, record["counts"]["right"], record["counts"]["cut"], _measured(record)]
+    return "| " + " | ".join(map(str, cells)) + " |\n"
+
+
+def _measured(record: Any) -> str:
+    return f"{record['date']}, {record['machine']}"
+
+
+def _cycles(record: Any) -> str:
+    first, last = record["looks"][0], record["looks"][-1]
+    grown = {name: (last["memory"][name] - first["memory"][name]) / (1 << 20) for name in first["memory"]}
+    files = {name: last["files"][name] - first["files"][name] for name in first["files"]}
+    return (
+        f"{record['settings']['cycles']} times a new adapter was inspected, loaded, asked, unloaded on the CPU engine"
+        f" ({record['seconds']:.0f} s; {_measured(record)}). From the first tenth to the last: adapter bytes "
+        f"{last['adapters_used'] - first['adapters_used']:+d}, disk tier {last['disk_bytes'] - first['disk_bytes']:+d} "
+        f"bytes, host tier {last['host_bytes'] - first['host_bytes']:+d} bytes, file handles "
+        f"{', '.join(f'{name} {count:+d}' for name, count in files.items())}, private memory "
+        f"{', '.join(f'{name} {size:+.1f} MiB' for name, size in grown.items())}.\n"
+    )
+
+
+def _traffic(record: Any) -> str:
+    first, last = record["looks"][0], record["looks"][-1]
+    grown = {name: (last["memory"][name] - first["memory"][name]) / (1 << 20) for name in first["memory"]}
+    counts = ", ".join(f"{count} {name}" for name, count in record["counts"].items())
+    return (
+        f"{record['seconds'] / 60:.0f} minutes on the CPU engine, {record['settings']['clients']} clients, adapters "
+        f"coming and going beside them ({_measured(record)}): {counts}. Private memory "
+        f"{', '.join(f'{name} {size:+.1f} MiB' for name, size in grown.items())} from the first look to the last.\n"
+    )
