@@ -130,9 +130,24 @@ def spawn(words: list[str], log: Path, environment: Mapping[str, str]) -> int:
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(log), appending, 0o644),
             (os.POSIX_SPAWN_DUP2, 1, 2),
+            *((os.POSIX_SPAWN_CLOSE, number) for number in inherited_files()),
         ],
         setsid=True,
     )
+
+
+def inherited_files() -> list[int]:
+    """File handles that this process would pass on: a lock that its caller holds would be held for ever."""
+    numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+    return [number for number in numbers if number > 2 and is_inheritable(number)]
+
+
+def is_inheritable(number: int) -> bool:
+    """Whether a program that is started would get this file handle; False for one that is closed by now."""
+    try:
+        return os.get_inheritable(number)
+    except OSError:
+        return False
 
 
 def current_boot() -> str:

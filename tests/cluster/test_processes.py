@@ -46,6 +46,15 @@ def test_started_is_alive_until_stopped(table: ProcessTable, tmp_path: Path) -> 
     assert start_time_of(pid) is None
 
 
+def test_a_lock_of_the_caller_is_not_passed_on(table: ProcessTable, tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as lock:
+        os.set_inheritable(lock.fileno(), True)
+        table.start("one", SLEEP)
+    (record,) = table.marked()
+    held = [entry.readlink() for entry in Path(f"/proc/{record.pid}/fd").iterdir()]
+    assert tmp_path / "lock" not in held
+
+
 def test_a_name_runs_once(table: ProcessTable) -> None:
     table.start("one", SLEEP)
     with pytest.raises(AlreadyRunning):
