@@ -6,10 +6,19 @@ import socket
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SHELVES = ("contracts", "kube", "operator")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """CPU seconds and the largest resident memory (MiB) of a process."""
+
+    cpu_seconds: float
+    peak_rss_mb: float
 
 
 class OperatorProcess:
@@ -64,6 +73,15 @@ class OperatorProcess:
     def log(self) -> str:
         """All that was printed in all lives."""
         return self._log.read_text()
+
+    def usage(self) -> "Usage":
+        """What this life has taken so far."""
+        assert self._process is not None
+        process = Path("/proc") / str(self._process.pid)
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+        [peak] = [line for line in (process / "status").read_text().splitlines() if line.startswith("VmHWM")]
+        ticks = int(fields[11]) + int(fields[12])
+        return Usage(ticks / os.sysconf("SC_CLK_TCK"), int(peak.split()[1]) / 1024)
 
     def _end(self, number: signal.Signals) -> int:
         if self._process is None:

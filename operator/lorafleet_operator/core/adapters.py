@@ -9,7 +9,7 @@ from lorafleet_contracts.probe import QUANTISED_REL_L2, QUANTISED_SAME_ARGMAX
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus, Placement, ReplicaCounts, VersionStatus
 from lorafleet_operator.core.admission import refuse_missing_pool
 from lorafleet_operator.core.assessment import Case
-from lorafleet_operator.core.conditions import Draft, Refusal, is_true, settle
+from lorafleet_operator.core.conditions import Draft, Refusal, is_true, settle, stand
 from lorafleet_operator.core.placement import Placed
 from lorafleet_operator.core.problems import does_not_fit, explain, needs_owner
 from lorafleet_operator.core.snapshot import Adapter, Attempt
@@ -49,14 +49,26 @@ class _Outcome:
     passing: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What a status records of verified files."""
+
+    rank: int | None
+    bytes: int | None
+    target_modules: list[str]
+    verified_digest: str | None
+    verified_generation: int | None
+
+
 def judge_adapter(case: Case, seen: Observed, now: float) -> LoraAdapterStatus | None:
     """The status to write, or None when the one that stands says the same or nothing newsworthy has happened."""
     outcome = _decide(case, seen)
-    old = case.adapter.status
-    generation = case.adapter.meta.generation
-    conditions = settle(_drafts(outcome, case, seen), old.conditions, generation, now)
-    new = _compose(case, seen, outcome, conditions)
-    return new if _is_news(old, new, outcome) else None
+    drafts = _drafts(outcome, case, seen)
+    record = _record(case, outcome)
+    old, generation = case.adapter.status, case.adapter.meta.generation
+    if not _is_news(case, outcome, drafts, record):
+        return None
+    return _compose(case, seen, outcome, record, settle(drafts, old.conditions, generation, now))
 
 
 def news_of_warnings(adapter: Adapter, status: LoraAdapterStatus) -> str | None:
@@ -195,71 +207,64 @@ def _quality(case: Case, seen: Observed) -> list[Draft]:
     return [Draft(T.QUALITY_CHECKED, found.passed, reason, message)]
 
 
-def _compose(case: Case, seen: Observed, outcome: _Outcome, conditions: list[Condition]) -> LoraAdapterStatus:
+def _record(case: Case, outcome: _Outcome) -> _Record:
+    """What is known of the files of the version that serves; a newer one is recorded when the routing moves to it."""
     old, facts = case.adapter.status, case.verification.facts
-    generation = case.adapter.meta.generation
-    choices = seen.placed.choices if seen.placed else ()
-    held = [
-        Placement(replica=each.replica, digest=case.target, reason=each.reason)
-        for each in choices
-        if case.target is not None and each.replica in seen.resident
-    ][:8]
+    if facts is not None and case.target is not None and outcome.digest in (None, case.target):
+        modules = list(facts.target_modules)
+        return _Record(facts.rank, facts.bytes, modules, facts.digest, case.adapter.meta.generation)
+    return _Record(old.rank, old.bytes, old.target_modules, old.verified_digest, old.verified_generation)
+
+
+def _compose(
+    case: Case, seen: Observed, outcome: _Outcome, record: _Record, conditions: list[Condition]
+) -> LoraAdapterStatus:
+    old, choices = case.adapter.status, seen.placed.choices if seen.placed else ()
     versions = [VersionStatus(digest=outcome.digest, state="Serving")] if outcome.digest else []
     if case.target is not None and case.target != outcome.digest:
         versions.append(VersionStatus(digest=case.target, state="Loading"))
-    counts = ReplicaCounts(resident=len(seen.resident), desired=len(choices)) if case.target else ReplicaCounts()
-    # What is recorded describes the version that serves; a newer one is recorded when the routing moves to it.
-    if facts is not None and case.target is not None and outcome.digest in (None, case.target):
-        return LoraAdapterStatus(
-            observed_generation=generation,
-            conditions=conditions,
-            digest=outcome.digest,
-            rank=facts.rank,
-            bytes=facts.bytes,
-            target_modules=list(facts.target_modules),
-            verified_digest=facts.digest,
-            verified_generation=generation,
-            replicas=counts,
-            placements=held,
-            versions=versions,
-        )
+    if case.target is not None and outcome.digest in (None, case.target):
+        counts: ReplicaCounts | None = ReplicaCounts(resident=len(seen.resident), desired=len(choices))
+        held = [
+            Placement(replica=each.replica, digest=case.target, reason=each.reason)
+            for each in choices
+            if each.replica in seen.resident
+        ][:8]
+    elif outcome.digest:
+        counts, held = old.replicas, old.placements
+    else:
+        counts, held = ReplicaCounts(), []
     return LoraAdapterStatus(
-        observed_generation=generation,
+        observed_generation=case.adapter.meta.generation,
         conditions=conditions,
         digest=outcome.digest,
-        rank=old.rank,
-        bytes=old.bytes,
-        target_modules=old.target_modules,
-        verified_digest=old.verified_digest,
-        verified_generation=old.verified_generation,
-        replicas=old.replicas if outcome.digest else ReplicaCounts(),
-        placements=old.placements if outcome.digest else [],
+        rank=record.rank,
+        bytes=record.bytes,
+        target_modules=record.target_modules,
+        verified_digest=record.verified_digest,
+        verified_generation=record.verified_generation,
+        replicas=counts,
+        placements=held,
         versions=versions,
     )
 
 
-def _is_news(old: LoraAdapterStatus, new: LoraAdapterStatus, outcome: _Outcome) -> bool:
-    if old.observed_generation == new.observed_generation and outcome.ready is None and outcome.passing:
+def _is_news(case: Case, outcome: _Outcome, drafts: list[Draft], record: _Record) -> bool:
+    """Whether a status is worth writing; counts and places are refreshed only along with it."""
+    old, generation = case.adapter.status, case.adapter.meta.generation
+    if old.observed_generation == generation and outcome.ready is None and outcome.passing:
         # One word of progress a generation is enough, and what stalled it stands until there is an answer.
         was_waiting = is_true(old.conditions, T.RECONCILING) or (
             is_true(old.conditions, T.STALLED) and is_true(old.conditions, T.ACCEPTED)
         )
-        same_service = is_true(old.conditions, T.AVAILABLE) == is_true(new.conditions, T.AVAILABLE)
-        if was_waiting and same_service and old.digest == new.digest:
+        available = any(each.type == T.AVAILABLE and each.status for each in drafts)
+        if was_waiting and is_true(old.conditions, T.AVAILABLE) == available and old.digest == outcome.digest:
             return False
-    return _verdict(old) != _verdict(new)
-
-
-def _verdict(status: LoraAdapterStatus) -> tuple[object, ...]:
-    """What makes a status worth writing; counts and places are refreshed only along with it."""
-    conditions = tuple((each.type, each.status, each.reason, each.message) for each in status.conditions)
+    stood = (old.rank, old.bytes, old.target_modules, old.verified_digest, old.verified_generation)
     return (
-        status.observed_generation,
-        conditions,
-        status.digest,
-        status.verified_digest,
-        status.verified_generation,
-        status.rank,
-        status.bytes,
-        tuple(status.target_modules),
+        old.observed_generation != generation
+        or old.digest != outcome.digest
+        or stood
+        != (record.rank, record.bytes, record.target_modules, record.verified_digest, record.verified_generation)
+        or not stand(drafts, old.conditions)
     )

@@ -1,10 +1,12 @@
 """Builds and compares status conditions. Called by the verdicts of the three kinds; decides no verdict itself."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from lorafleet_contracts.conditions import Condition, ConditionType, Reason, find_condition
+
+MESSAGE_LIMIT = 32768
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,21 @@ def settle(drafts: Iterable[Draft], old: list[Condition], generation: int, now: 
                 type=draft.type.value,
                 status=draft.word,  # type: ignore[arg-type]  # word gives one of the three
                 reason=draft.reason.value,
-                message=draft.message[:32768],
+                message=draft.message[:MESSAGE_LIMIT],
                 observed_generation=generation,
                 last_transition_time=before.last_transition_time if kept and before else timestamp(now),
             )
         )
     return settled
+
+
+def stand(drafts: Sequence[Draft], old: list[Condition]) -> bool:
+    """Whether the conditions that were written last say the same as the drafts, in the same order."""
+    return len(drafts) == len(old) and all(
+        (before.type, before.status, before.reason, before.message)
+        == (draft.type.value, draft.word, draft.reason.value, draft.message[:MESSAGE_LIMIT])
+        for draft, before in zip(drafts, old, strict=True)
+    )
 
 
 def is_true(conditions: list[Condition], kind: ConditionType) -> bool:

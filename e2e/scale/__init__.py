@@ -1,0 +1,1 @@
+"""How the operator holds up under many adapters: a real API server, the operator as a process, stub engines."""
