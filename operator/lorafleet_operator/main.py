@@ -35,6 +35,7 @@ from lorafleet_operator.shell.lease import Lease
 from lorafleet_operator.shell.metrics import Metrics
 from lorafleet_operator.shell.observe import Observer
 from lorafleet_operator.shell.ownership import Installation
+from lorafleet_operator.shell.statuses import StatusDesk
 from lorafleet_operator.shell.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -161,12 +162,14 @@ def _wire(process: _Process, keys: "_Keys") -> Parts:
     """The one place where the leader's parts meet."""
     settings, watches, wakes = process.settings, process.watches, process.wakes
     links = EngineLinks(process.session, lambda pool: observer.tokens(pool, keys.current()), wakes.pool_touched)
+    cluster = Cluster(process.api, process.lease)
     observer = Observer(watches, links, settings.engine, cluster_wide=not settings.watch_namespaces)
     return Parts(
         watches=watches,
         links=links,
         observer=observer,
-        executor=Executor(Cluster(process.api, process.lease), watches, process.metrics),
+        executor=Executor(cluster, process.metrics),
+        desk=StatusDesk(cluster, watches, process.metrics),
         admin=EngineAdmin(process.session, process.lease),
         keys=keys.current,
         metrics=process.metrics,

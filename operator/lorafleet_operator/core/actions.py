@@ -76,7 +76,10 @@ class Warn:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, and in how many seconds to look again even if nothing happens (None: no need)."""
+    """What to do now, and in how many seconds to look again even if nothing happens (None: no need).
+
+    `statuses` are sorted by urgency; with each plan they are all that should be written and is not yet.
+    """
 
     actions: tuple[Action, ...] = ()
     statuses: tuple[StatusWrite, ...] = ()

@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from lorafleet_contracts.conditions import Reason
+from lorafleet_contracts.conditions import ConditionType, Reason
 from lorafleet_contracts.names import version_key
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolSpec
 from lorafleet_operator.core.actions import Apply, Inspect, Plan, StatusWrite, Warn
 from lorafleet_operator.core.adapters import Observed, judge_adapter, judge_orphan_adapter, news_of_warnings
 from lorafleet_operator.core.assessment import Case, assess
+from lorafleet_operator.core.conditions import is_true
 from lorafleet_operator.core.manifests.engine import build_stateful_set
 from lorafleet_operator.core.manifests.identity import fingerprint
 from lorafleet_operator.core.manifests.service import build_service
@@ -45,7 +46,7 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
     moments = [each for each in (layout.due, inspect_due, next_expiry(snapshot.tenants, now)) if each is not None]
     return Plan(
         actions=(*([] if refusal else _applies(snapshot, pool.spec)), *inspections, *layout.actions),
-        statuses=tuple(writes),
+        statuses=tuple(sorted(writes, key=_urgency)),
         warnings=_warnings(cases, adapter_writes),
         again_in=max(min(moments) - now, 0.0) if moments else None,
     )
@@ -114,6 +115,11 @@ def _adapter_writes(cases: Sequence[Case], snapshot: PoolSnapshot, layout: Layou
         if status:
             writes.append(StatusWrite("LoraAdapter", meta.namespace, meta.name, meta.uid, status))
     return writes
+
+
+def _urgency(write: StatusWrite) -> bool:
+    """Verdicts before words of progress, which a verdict may make needless meanwhile."""
+    return isinstance(write.status, LoraAdapterStatus) and is_true(write.status.conditions, ConditionType.RECONCILING)
 
 
 def _warnings(cases: Sequence[Case], writes: Sequence[StatusWrite]) -> tuple[Warn, ...]:

@@ -9,6 +9,7 @@ from lorafleet_operator.shell.engines import EngineLinks
 from lorafleet_operator.shell.execute import Executor
 from lorafleet_operator.shell.metrics import Metrics
 from lorafleet_operator.shell.observe import Observer
+from lorafleet_operator.shell.statuses import StatusDesk
 from lorafleet_operator.shell.watches import Watches
 
 
@@ -20,6 +21,7 @@ class Parts:
     links: EngineLinks
     observer: Observer
     executor: Executor
+    desk: StatusDesk
     admin: EngineAdmin
     keys: Callable[[], PortKeys]
     metrics: Metrics

@@ -15,10 +15,14 @@ from lorafleet_operator.shell.calls import PoolCalls
 from lorafleet_operator.shell.objects import AppliedObjects
 from lorafleet_operator.shell.observe import PoolMemory
 from lorafleet_operator.shell.records import PoolKey
+from lorafleet_operator.shell.statuses import StatusQueue
 
 log = logging.getLogger(__name__)
 
 DEBOUNCE_SECONDS = 0.2
+BREATH = 2.0
+"""A round that took T leaves at least so many T for everything else, the calls that it has started among it."""
+LONGEST_PAUSE_SECONDS = 5.0
 RESYNC_SECONDS = 60.0
 LONGEST_BACKOFF_SECONDS = 60.0
 PLAN_SECONDS = 60.0
@@ -35,6 +39,7 @@ async def run_rounds(name: str, wake: asyncio.Event, one_round: Round) -> None:
     """
     failures = 0
     while True:
+        started = time.monotonic()
         try:
             async with asyncio.timeout(PLAN_SECONDS):
                 again_in = await one_round()
@@ -45,12 +50,13 @@ async def run_rounds(name: str, wake: asyncio.Event, one_round: Round) -> None:
             log.warning("%s: %s; trying again in %.0f s", name, error or "out of time", again_in)
         if again_in is not None and again_in < 0:
             return
+        pause = min(max(DEBOUNCE_SECONDS, BREATH * (time.monotonic() - started)), LONGEST_PAUSE_SECONDS)
         try:
             async with asyncio.timeout(RESYNC_SECONDS if again_in is None else min(again_in, RESYNC_SECONDS)):
                 await wake.wait()
         except TimeoutError:
             pass
-        await asyncio.sleep(DEBOUNCE_SECONDS)
+        await asyncio.sleep(pause)
         wake.clear()  # whatever comes from here on causes one more round
 
 
@@ -61,7 +67,8 @@ class PoolTask:
         self._key = key
         self._parts = parts
         self._wake = asyncio.Event()
-        self._memory = PoolMemory(PoolCalls(parts.admin, self.wake), AppliedObjects())
+        statuses = StatusQueue(parts.desk, self.wake)
+        self._memory = PoolMemory(PoolCalls(parts.admin, self.wake), AppliedObjects(), statuses)
         self._started = time.monotonic()
 
     def wake(self) -> None:
@@ -73,7 +80,7 @@ class PoolTask:
         try:
             await run_rounds(f"pool {self._key[0]}/{self._key[1]}", self._wake, self._round)
         finally:
-            await self._memory.calls.close()
+            await self._memory.close()
 
     async def _round(self) -> float | None:
         parts, now = self._parts, time.time()
@@ -90,8 +97,7 @@ class PoolTask:
         await parts.executor.carry_out(
             plan, self._memory, snapshot.tokens, lambda name: parts.observer.pod(self._key, name)
         )
-        # A verdict may open the next step, and our own writes do not wake us.
-        return 0.0 if plan.statuses else plan.again_in
+        return plan.again_in
 
 
 class OrphanTask:
@@ -100,6 +106,7 @@ class OrphanTask:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._wake = asyncio.Event()
+        self._statuses = StatusQueue(parts.desk, self.wake)
 
     def wake(self) -> None:
         """Have it look again soon."""
@@ -107,9 +114,12 @@ class OrphanTask:
 
     async def run(self) -> None:
         """Decide for ever."""
-        await run_rounds("orphans", self._wake, self._round)
+        try:
+            await run_rounds("orphans", self._wake, self._round)
+        finally:
+            await self._statuses.close()
 
     async def _round(self) -> float | None:
         plan = plan_orphans(self._parts.observer.observe_orphans(), time.time())
-        await self._parts.executor.write(plan.statuses)
-        return 0.0 if plan.statuses else plan.again_in
+        self._statuses.want(plan.statuses)
+        return plan.again_in

@@ -16,6 +16,7 @@ from lorafleet_operator.shell.credentials import PortKeys
 from lorafleet_operator.shell.engines import EngineLinks
 from lorafleet_operator.shell.objects import AppliedObjects
 from lorafleet_operator.shell.records import PodRecord, PoolKey, SetRecord
+from lorafleet_operator.shell.statuses import StatusQueue
 from lorafleet_operator.shell.watches import Watches
 
 
@@ -25,6 +26,12 @@ class PoolMemory:
 
     calls: PoolCalls
     objects: AppliedObjects
+    statuses: StatusQueue
+
+    async def close(self) -> None:
+        """End what runs."""
+        await self.calls.close()
+        await self.statuses.close()
 
 
 class Observer:
