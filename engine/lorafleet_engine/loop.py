@@ -52,6 +52,10 @@ from lorafleet_engine.versions import VersionKeeper
 LOADING_WAIT_S = 0.001
 """How long an idle loop waits for messages while a load is under way, before it looks after the load again."""
 
+STATE_GAP_S = 0.02
+"""How long the state after news of versions may wait while requests run: one of hundreds of versions takes a tenth of a
+step to write, and one tells of many loads."""
+
 PEER_WORDS_S = 5.0
 """How long the loop waits to be ended by what is known of a peer that it has lost."""
 
@@ -125,6 +129,7 @@ class EngineLoop:
         self._step_s = 0.0
         self._reported_at = float("-inf")
         self._changed = True
+        self._told = False
         self._open = True
         self._draining = False
         self._drained = False
@@ -160,7 +165,7 @@ class EngineLoop:
         if self._draining and not self._live and not self._drained:
             self._drained = True
             self._mailbox.send(Drained())
-        if self._changed and self._clock() - self._reported_at >= self._interval:
+        if self._changed and self._clock() - self._reported_at >= self._state_gap():
             self._report()
 
     def _beginners(self) -> Iterator[Resident | None]:
@@ -173,6 +178,12 @@ class EngineLoop:
             return 0
         checking = self._checker is not None and self._checker.busy
         return LOADING_WAIT_S if self._versions.loading or checking else self._interval
+
+    def _state_gap(self) -> float:
+        """Seconds between two states: few after news of versions, none before the loop falls idle."""
+        if not self._told:
+            return self._interval
+        return STATE_GAP_S if self._live or self._flight else 0
 
     def _handle(self, message: ToLoop) -> None:
         self._changed = True
@@ -237,7 +248,7 @@ class EngineLoop:
         self._tell(AdapterUnloaded(key, freed))
 
     def _tell(self, news: AdapterLoaded | AdapterRejected | AdapterUnloaded) -> None:
-        """Send news of a version, and the state after it."""
+        """Send news of a version; the state after it follows soon."""
         if isinstance(news, AdapterUnloaded):
             self._count(unloads=int(news.bytes_freed > 0))
         else:
@@ -245,7 +256,7 @@ class EngineLoop:
         if isinstance(news, AdapterLoaded) and self._checker is not None:
             self._checker.want(news.key)
         self._mailbox.send(news)
-        self._report()
+        self._changed = self._told = True
 
     def _step(self) -> None:
         """Launch the next step, then land the one before (or this one, unless steps are overlapped)."""
@@ -354,7 +365,7 @@ class EngineLoop:
 
     def _report(self) -> None:
         core, plan = self._core, self._last_plan
-        self._changed = False
+        self._changed = self._told = False
         self._reported_at = self._clock()
         self._mailbox.send(
             LoopState(

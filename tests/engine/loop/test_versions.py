@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lorafleet_engine.adapters.pack import pack_adapter
+from lorafleet_engine.loop import STATE_GAP_S, EngineLoop
 from lorafleet_engine.messages import (
     AdapterLoaded,
     AdapterRejected,
@@ -15,13 +16,14 @@ from lorafleet_engine.messages import (
     BlobRef,
     Cancel,
     LoadAdapter,
+    LoopState,
     Rejected,
     StepLimits,
     Tokens,
     UnloadAdapter,
 )
 from tests.engine.loop.conftest import Ask
-from tests.engine.support.driver import LoopDriver, collect
+from tests.engine.support.driver import ListMailbox, LoopDriver, collect
 from tests.engine.support.tiny import TinyModel
 
 
@@ -51,6 +53,26 @@ def test_unload_returns_the_bytes(driver: LoopDriver, model: TinyModel) -> None:
     assert driver.core.pages.free == free
     assert driver.state.adapter_bytes == 0
     assert driver.post(UnloadAdapter("a@1"))[0] == AdapterUnloaded("a@1", 0)
+
+
+def test_one_state_tells_of_many_loads_beside_running_requests(driver: LoopDriver, blob: BlobRef, ask: Ask) -> None:
+    now, mailbox = 0.0, ListMailbox()
+    loop = EngineLoop(driver.core, mailbox, 60.0, lambda: now)
+    mailbox.inbox = [ask("x", max_tokens=40)]
+    loop.turn()
+    mailbox.outbox.clear()
+    for number in range(8):
+        mailbox.inbox = [LoadAdapter(f"a{number}@1", blob)]
+        now += STATE_GAP_S / 4
+        loop.turn()
+    states = [each for each in mailbox.outbox if isinstance(each, LoopState)]
+    assert sum(isinstance(each, AdapterLoaded) for each in mailbox.outbox) == 8
+    assert [len(each.versions) for each in states] == [4, 8]
+    mailbox.inbox = [UnloadAdapter("a0@1"), Cancel("x")]
+    loop.turn()
+    last = mailbox.outbox[-1]
+    assert isinstance(last, LoopState), "an idle loop tells at once"
+    assert (len(last.versions), last.running) == (7, 0)
 
 
 def test_unload_while_in_use_drains(driver: LoopDriver, model: TinyModel, ask: Ask) -> None:
