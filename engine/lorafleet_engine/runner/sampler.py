@@ -17,6 +17,9 @@ import torch
 from lorafleet_engine.messages import SamplingParams, Token
 from lorafleet_engine.runner.staging import Returning, upload
 
+DRAWN = 64
+"""Rows drawn at a time: what that takes is in the memory budget."""
+
 
 @dataclass(frozen=True, slots=True)
 class Draw:
@@ -80,8 +83,10 @@ class Sampler:
         count, device = logits.shape[0], logits.device
         drawn = {row: draw for row, draw in draws.items() if draw.params.temperature > 0 or penalised(draw.params)}
         if drawn:
-            rows = upload(list(drawn), torch.int64, device)
-            ids = _draw(logits.index_select(0, rows).float(), list(drawn.values())).int()
+            rows, each = upload(list(drawn), torch.int64, device), list(drawn.values())
+            parts = zip(torch.split(rows, DRAWN), range(0, len(each), DRAWN), strict=True)
+            found = [_draw(logits.index_select(0, part).float(), each[at : at + DRAWN]) for part, at in parts]
+            ids = torch.cat(found).int()
             self._sampled.index_copy_(0, rows, ids)
             finite = self._told.index_select(0, rows) >= 0
             self._told.index_copy_(0, rows, torch.where(finite, ids, -1))
@@ -90,7 +95,11 @@ class Sampler:
         if told:
             rows = upload(list(told), torch.int64, device)
             most = max(draw.params.logprobs or 0 for draw in told.values())
-            extra = _logprobs(logits.index_select(0, rows).float(), self._sampled.index_select(0, rows), most)
+            columns = [
+                _logprobs(logits.index_select(0, part).float(), self._sampled.index_select(0, part), most)
+                for part in torch.split(rows, DRAWN)
+            ]
+            extra = tuple(map(torch.cat, zip(*columns, strict=True)))
         return Sampled(self._told[:count], told, extra)
 
 

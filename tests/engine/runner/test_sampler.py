@@ -68,10 +68,10 @@ def test_seed_and_position_decide_whatever_the_neighbours() -> None:
         {"temperature": 0, "presence_penalty": 1.0, "logprobs": 0},
         {"top_k": 20, "top_p": 0.5, "temperature": 2.0},
     ]
-    rows = torch.randn(28, 3000, generator=torch.Generator().manual_seed(1))
-    draws = [draw(seed, tokens=tuple(range(seed)), prompt=0, **kinds[seed % 7]) for seed in range(28)]
+    rows = torch.randn(77, 3000, generator=torch.Generator().manual_seed(1))
+    draws = [draw(seed, tokens=tuple(range(seed)), prompt=0, **kinds[seed % 7]) for seed in range(77)]
     together = sample(rows, draws)
-    alone = [sample(rows[number : number + 1], [draws[number]])[0] for number in range(28)]
+    alone = [sample(rows[number : number + 1], [draws[number]])[0] for number in range(77)]
     assert together == alone
     assert sample(rows[::2], draws[::2]) == together[::2]
 
