@@ -20,6 +20,16 @@ if TYPE_CHECKING:  # the compute rooms run where there is no pydantic
     from lorafleet_contracts.admin import ProblemCode
 
 
+MAX_REASON = 400
+MAX_MESSAGE = 4_000
+
+
+def readable(text: str, limit: int = MAX_REASON) -> str:
+    """Text that may quote a stranger's file, fit for a log, a wire and a condition: one line of bounded length."""
+    line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text[: limit + 1])
+    return line if len(line) <= limit else f"{line[:limit]}..."
+
+
 class EngineError(Exception):
     """Anything the engine raises on purpose."""
 
@@ -28,8 +38,8 @@ class ReasonsError(EngineError):
     """An error with one or more reasons, each a sentence for the person who can change the cause."""
 
     def __init__(self, reasons: Sequence[str]) -> None:
-        super().__init__("; ".join(reasons))
-        self.reasons = tuple(reasons)
+        self.reasons = tuple(readable(reason) for reason in reasons)
+        super().__init__("; ".join(self.reasons))
 
 
 class UnsupportedModelError(ReasonsError):
@@ -78,7 +88,7 @@ class JobError(EngineError):
     """A fetch, inspection, packing or load that failed for a reason its owner can act on."""
 
     def __init__(self, code: "ProblemCode", message: str, reasons: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
         self.code = code
-        self.message = message
+        self.message = readable(message, MAX_MESSAGE)
         self.reasons = reasons
+        super().__init__(self.message)

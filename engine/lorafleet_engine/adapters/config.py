@@ -3,172 +3,186 @@
 Used by peft.py. Torch-free.
 """
 
-import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import regex
 
-from lorafleet_contracts.capacity import PROJECTIONS
+from lorafleet_engine.adapters.jsonfiles import parse_object
+from lorafleet_engine.adapters.options import refuse_options
+from lorafleet_engine.adapters.patterns import (
+    ALL_LINEAR,
+    MAX_KEYS,
+    NameRule,
+    Patience,
+    ValuePattern,
+    compile_pattern,
+)
 from lorafleet_engine.errors import BrokenAdapterError, UnsupportedAdapterError
 
-MATCH_SECONDS = 0.2
-"""A pattern comes from whoever made the adapter: one that backtracks for longer on a module's path is refused."""
+CONFIG = "adapter_config.json"
+OUTSIDE = ("model.embed_tokens", "lm_head")
+"""Modules of every base that can be adapted in peft and are not here. all-linear means neither of them."""
 
-MERGING_INITS = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Initialisations that change the base weights, so that the adapter alone does not say what was trained."""
-
-REFUSED_WHEN_SET = {
-    "use_dora": "DoRA (use_dora) is not supported",
-    "lora_bias": "biases of LoRA layers (lora_bias) are not supported",
-    "modules_to_save": "whole modules saved beside the adapter (modules_to_save) are not supported",
-    "fan_in_fan_out": "fan_in_fan_out is for transposed layers, which the base does not have",
-    "trainable_token_indices": "trained token embeddings (trainable_token_indices) are not supported",
-    "target_parameters": "adapted bare parameters (target_parameters) are not supported",
-    "layer_replication": "layer_replication is not supported",
-    "alora_invocation_tokens": "activated LoRA (alora_invocation_tokens) is not supported",
-    "use_qalora": "QALoRA (use_qalora) is not supported",
-    "use_bdlora": "block-diagonal LoRA (use_bdlora) is not supported",
-    "arrow_config": "Arrow routing (arrow_config) is not supported",
-    "kasa_config": "KaSA (kasa_config) is not supported",
-    "velora_config": "VeLoRA (velora_config) is not supported",
-    "monteclora_config": "MonteCLoRA (monteclora_config) is not supported",
-}
+MAX_NAME = 512
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
 class LoraSettings:
-    """The fields of adapter_config.json that decide the result. Module paths are the base model's own."""
+    """The fields of adapter_config.json that decide the result. Module paths are the base model's own.
+
+    `targets` None is all-linear: every projection."""
 
     rank: int
     alpha: float
-    rank_pattern: dict[str, int]
-    alpha_pattern: dict[str, float]
+    ranks: ValuePattern[int]
+    alphas: ValuePattern[float]
     rslora: bool
-    targets: str | tuple[str, ...]
-    excluded: str | tuple[str, ...]
-    layers: tuple[int, ...] | None
-    layers_pattern: tuple[str, ...]
+    targets: NameRule | None
+    excluded: NameRule
+    layers: tuple[int, ...]
+    layer_patterns: tuple["regex.Pattern[str]", ...]
+    patience: Patience
     base: str
 
     def rank_of(self, path: str) -> int:
         """The rank that the config gives a module."""
-        key = matching_key(self.rank_pattern, path)
-        return self.rank if key is None else self.rank_pattern[key]
+        return self.ranks.value_of(path, self.rank)
 
-    def scale_of(self, path: str) -> float:
+    def scale_of(self, path: str, rank: int) -> float:
         """alpha / r, or alpha / sqrt(r) for rank-stabilised LoRA (Kalajdzievski, 2023)."""
-        key = matching_key(self.alpha_pattern, path)
-        alpha = self.alpha if key is None else self.alpha_pattern[key]
-        rank = self.rank_of(path)
+        alpha = self.alphas.value_of(path, self.alpha)
         return alpha / math.sqrt(rank) if self.rslora else alpha / rank
 
     def targeted(self, path: str) -> bool:
         """Whether the config says that the module is adapted."""
-        if _named(self.excluded, path):
+        if self.excluded.holds(path):
             return False
-        if self.targets == "all-linear":
-            return True
-        if isinstance(self.targets, str):
-            return _named(self.targets, path)
-        return _named(self.targets, path) and self._in_layers(path)
+        if self.targets is None:
+            return path not in OUTSIDE
+        if not self.targets.holds(path):
+            return False
+        # As in peft: layers_to_transform does not touch a module that is listed by its whole path.
+        return not self.layers or self.targets.names_whole(path) or self._in_layers(path)
+
+    def idle_targets(self, paths: list[str]) -> list[str]:
+        """Names in the list of targets that name none of the paths."""
+        names = self.targets.names if self.targets else ()
+        return [name for name in names if not any(path == name or path.endswith(f".{name}") for path in paths)]
 
     def _in_layers(self, path: str) -> bool:
-        if self.layers is None:
-            return True
-        patterns = [rf"(?:^|.*?\.){pattern}\.(\d+)\." for pattern in self.layers_pattern] or [r".*?\.[^.]*\.(\d+)\."]
-        found = next((match for pattern in patterns if (match := _match(pattern, path))), None)
-        return found is not None and int(found[1]) in self.layers
-
-
-def matching_key(pattern: Iterable[str], path: str) -> str | None:
-    """The first key that names the module: a regular expression for its whole path or the end of it after a dot."""
-    return next((key for key in pattern if _match(rf"(.*\.)?({key})$", path)), None)
-
-
-def _named(names: str | tuple[str, ...], path: str) -> bool:
-    """A string is a regular expression for the whole path; a list names paths or their ends."""
-    if isinstance(names, str):
-        return bool(names) and _match(rf"(?:{names})\Z", path) is not None
-    return any(path == name or path.endswith(f".{name}") for name in names)
-
-
-def _match(pattern: str, path: str) -> "regex.Match[str] | None":
-    """`re.match` with a limit on its time. Raises UnsupportedAdapterError past it."""
-    try:
-        return regex.match(pattern, path, timeout=MATCH_SECONDS)
-    except TimeoutError:
-        raise UnsupportedAdapterError([f"the pattern {pattern!r} takes too long to match; simplify it"]) from None
+        matches = (self.patience.match(pattern, path) for pattern in self.layer_patterns)
+        found = next((match for match in matches if match is not None), None)
+        return found is not None and int(found["idx"]) in self.layers
 
 
 def read_settings(adapter_dir: Path) -> LoraSettings:
     """Read adapter_dir/adapter_config.json. Raises BrokenAdapterError, or UnsupportedAdapterError with every reason."""
     try:
-        raw = json.loads((adapter_dir / "adapter_config.json").read_text())
-        if not isinstance(raw, dict):
-            raise ValueError("it is not a JSON object")
-        reasons = _unsupported(raw)
+        raw = parse_object((adapter_dir / CONFIG).read_text("utf-8"))
+        reasons = refuse_options(raw)
         settings = _parse(raw)
-    except (OSError, ValueError, KeyError, TypeError, regex.error) as error:
-        raise BrokenAdapterError([f"adapter_config.json cannot be used: {type(error).__name__}: {error}"]) from error
+    except OSError as error:
+        raise BrokenAdapterError([f"{CONFIG} cannot be read: {error.strerror}"]) from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise BrokenAdapterError([f"{CONFIG} cannot be used: {error}"]) from error
+    reasons += [
+        f"target_modules adapts {path}, which is not supported: train without it"
+        for path in OUTSIDE
+        if settings.targeted(path)
+    ]
     if reasons:
         raise UnsupportedAdapterError(reasons)
     return settings
 
 
 def _parse(raw: dict[str, Any]) -> LoraSettings:
-    layers = raw.get("layers_to_transform")
-    if isinstance(layers, int):
-        layers = [layers]
-    pattern = raw.get("layers_pattern") or []
-    rank_pattern: dict[str, int] = dict(raw.get("rank_pattern") or {})
-    alpha_pattern: dict[str, float] = dict(raw.get("alpha_pattern") or {})
-    for name in (*rank_pattern, *alpha_pattern):
-        regex.compile(name)
-    ranks = (raw["r"], *rank_pattern.values())
-    if not all(isinstance(rank, int) and rank > 0 for rank in ranks):
-        raise ValueError(f"ranks must be positive integers, not {ranks}")
+    patience = Patience()
+    targets = _names(raw, "target_modules")
+    if targets is None or targets == "":
+        raise ValueError("target_modules is missing: peft would guess the modules; name them")
+    layers = _layers(raw.get("layers_to_transform"))
+    patterns = _texts(raw.get("layers_pattern"), "layers_pattern")
+    _check_layer_rules(raw, targets, patterns)
+    everything = isinstance(targets, str) and targets.lower() == ALL_LINEAR
+    layer_patterns = [rf"(?:^|.*?\.){pattern}\.(?P<idx>\d+)\." for pattern in patterns] or [
+        r".*?\.[^.]*\.(?P<idx>\d+)\."
+    ]
     return LoraSettings(
-        rank=raw["r"],
-        alpha=float(raw["lora_alpha"]),
-        rank_pattern=rank_pattern,
-        alpha_pattern=alpha_pattern,
-        rslora=bool(raw.get("use_rslora", False)),
-        targets=_names(raw.get("target_modules")),
-        excluded=_names(raw.get("exclude_modules")),
-        layers=tuple(int(layer) for layer in layers) if layers else None,
-        layers_pattern=(pattern,) if isinstance(pattern, str) else tuple(pattern),
-        base=str(raw.get("base_model_name_or_path") or ""),
+        rank=_rank(raw.get("r"), "r"),
+        alpha=_number(raw.get("lora_alpha"), "lora_alpha"),
+        ranks=ValuePattern(_mapping(raw, "rank_pattern", _rank), patience),
+        alphas=ValuePattern(_mapping(raw, "alpha_pattern", _number), patience),
+        rslora=_flag(raw.get("use_rslora"), "use_rslora"),
+        targets=None if everything else NameRule(targets, patience),
+        excluded=NameRule(_names(raw, "exclude_modules"), patience),
+        layers=layers,
+        layer_patterns=tuple(compile_pattern(pattern) for pattern in layer_patterns),
+        patience=patience,
+        base=_base(raw.get("base_model_name_or_path")),
     )
 
 
-def _names(value: str | list[str] | None) -> str | tuple[str, ...]:
-    if isinstance(value, str):
-        if value != "all-linear":
-            regex.compile(value)
-        return value
-    return tuple(value or ())
+def _check_layer_rules(raw: dict[str, Any], targets: str | list[str], patterns: list[str]) -> None:
+    """What peft itself refuses, because it would be ignored."""
+    if isinstance(targets, str) and (
+        raw.get("layers_to_transform") is not None or raw.get("layers_pattern") is not None
+    ):
+        raise ValueError("layers_to_transform and layers_pattern need target_modules to be a list, as peft says")
+    if patterns and raw.get("layers_to_transform") is None:
+        raise ValueError("layers_pattern needs layers_to_transform, as peft says")
 
 
-def _unsupported(raw: dict[str, Any]) -> list[str]:
-    init = str(raw.get("init_lora_weights", "")).lower()
-    targets = raw.get("target_modules") or []
-    foreign = [] if isinstance(targets, str) else sorted(name for name in targets if not _is_projection(name))
-    checks: list[tuple[Callable[[], bool], str]] = [
-        (lambda: raw.get("peft_type") != "LORA", f"peft_type {raw.get('peft_type')!r} is not LORA"),
-        (lambda: raw.get("bias", "none") != "none", f"trained biases (bias={raw.get('bias')!r}) are not supported"),
-        (
-            lambda: init.startswith(MERGING_INITS),
-            f"init_lora_weights={init!r} changes the base weights: convert the adapter to plain LoRA first",
-        ),
-        (lambda: bool(foreign), f"target_modules {foreign} are none of {list(PROJECTIONS)}"),
-    ]
-    reasons = [reason for failed, reason in checks if failed()]
-    return reasons + [reason for name, reason in REFUSED_WHEN_SET.items() if raw.get(name)]
+def _rank(value: object, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise ValueError(f"{name} must be a positive integer, not {value!r}")
+    return value
 
 
-def _is_projection(name: str) -> bool:
-    return name.rsplit(".", 1)[-1] in PROJECTIONS
+def _number(value: object, name: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a number, not {value!r}")
+    return float(value)
+
+
+def _flag(value: object, name: str) -> bool:
+    if not isinstance(value, bool | None):
+        raise ValueError(f"{name} must be true or false, not {value!r}")
+    return bool(value)
+
+
+def _base(value: object) -> str:
+    if not isinstance(value, str | None) or len(value or "") > MAX_NAME:
+        raise ValueError(f"base_model_name_or_path must be a name of at most {MAX_NAME} characters")
+    return value or ""
+
+
+def _layers(value: object) -> tuple[int, ...]:
+    layers = [] if value is None else value if isinstance(value, list) else [value]
+    for layer in layers:
+        if not isinstance(layer, int) or isinstance(layer, bool):
+            raise ValueError(f"layers_to_transform must be integers, not {layer!r}")
+    return tuple(layers)
+
+
+def _mapping(raw: dict[str, Any], name: str, read: Callable[[object, str], Value]) -> dict[str, Value]:
+    found = raw.get(name)
+    if not isinstance(found, dict | None):
+        raise ValueError(f"{name} must be an object, not {found!r}")
+    return {key: read(value, f"{name}[{key!r}]") for key, value in (found or {}).items()}
+
+
+def _names(raw: dict[str, Any], name: str) -> str | list[str] | None:
+    value = raw.get(name)
+    return value if isinstance(value, str) or value is None else _texts(value, name)
+
+
+def _texts(value: object, name: str) -> list[str]:
+    texts = [] if value is None or value == "" else [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or len(texts) > MAX_KEYS or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"{name} must be a string or a list of at most {MAX_KEYS} strings")
+    return texts

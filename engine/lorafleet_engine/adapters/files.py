@@ -1,18 +1,22 @@
 """The weight files of an adapter: safetensors, one or sharded. Used by peft.py, pack.py; pickles are never opened."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
+from lorafleet_contracts.digest import ADAPTER_INDEX, ADAPTER_WEIGHTS, IncompleteFolderError, weight_files
+from lorafleet_engine.adapters.jsonfiles import parse_object
 from lorafleet_engine.errors import BrokenAdapterError, UnsupportedAdapterError
 
-WEIGHTS = "adapter_model.safetensors"
-INDEX = "adapter_model.safetensors.index.json"
 PICKLE = "adapter_model.bin"
 MAX_TENSORS = 100_000
+MAX_HEADER_BYTES = 16 << 20
+LENGTH_BYTES = 8
+DTYPES = ("F32", "F16", "BF16")
+"""What the engine computes with; every other type is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,7 @@ class TensorFile:
     directory: Path
     files: dict[str, str]
     shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, str]
 
     def read(self, names: list[str]) -> dict[str, torch.Tensor]:
         """Load some tensors. Raises BrokenAdapterError for damaged data."""
@@ -37,28 +42,48 @@ class TensorFile:
 
 def open_weights(adapter_dir: Path) -> TensorFile:
     """Read the headers. Raises UnsupportedAdapterError for pickled weights, BrokenAdapterError for all else."""
-    index, single = adapter_dir / INDEX, adapter_dir / WEIGHTS
+    index, single = adapter_dir / ADAPTER_INDEX, adapter_dir / ADAPTER_WEIGHTS
     if not index.exists() and not single.exists() and (adapter_dir / PICKLE).exists():
         raise UnsupportedAdapterError([f"{PICKLE} is a pickle and is never opened: save the adapter as safetensors"])
+    names = [ADAPTER_WEIGHTS]
     try:
-        names = _shards(index) if index.exists() else [WEIGHTS]
-        files: dict[str, str] = {}
-        shapes: dict[str, tuple[int, ...]] = {}
-        for name in names:
-            with safe_open(adapter_dir / name, framework="pt", device="cpu") as opened:
-                for tensor in opened.keys():  # noqa: SIM118  (the handle is no mapping)
-                    files[tensor] = name
-                    shapes[tensor] = tuple(opened.get_slice(tensor).get_shape())
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise BrokenAdapterError([f"the weights cannot be opened: {type(error).__name__}: {error}"]) from error
-    if len(files) > MAX_TENSORS:
-        raise BrokenAdapterError([f"{len(files)} tensors are more than {MAX_TENSORS}"])
-    return TensorFile(adapter_dir, files, shapes)
-
-
-def _shards(index: Path) -> list[str]:
-    names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        if not single.exists() and index.exists():  # in this order, as the digest and the fetching have it
+            names = weight_files(index.read_bytes())
+    except (OSError, IncompleteFolderError) as error:
+        raise BrokenAdapterError([f"the weights cannot be opened: {error}"]) from error
+    found = TensorFile(adapter_dir, {}, {}, {})
     for name in names:
-        if Path(name).name != name or not name.endswith(".safetensors"):
-            raise ValueError(f"shard {name!r} is no safetensors file beside the index")
-    return names
+        _add_header(found, name)
+    return found
+
+
+def _add_header(found: TensorFile, name: str) -> None:
+    """Add one file's tensors. Whatever its header says of offsets, shapes and types is checked by safetensors."""
+    path = found.directory / name
+    try:
+        header = _read_header(path)
+        with safe_open(path, framework="pt", device="cpu"):
+            header.pop("__metadata__", None)
+        for tensor, entry in header.items():
+            if tensor in found.files:
+                raise ValueError(f"tensor {tensor!r} is in {found.files[tensor]} too")
+            found.files[tensor] = name
+            found.shapes[tensor] = tuple(entry["shape"])
+            found.dtypes[tensor] = entry["dtype"]
+    except (OSError, ValueError, SafetensorError) as error:
+        raise BrokenAdapterError([f"the weights cannot be opened: {name}: {error}; upload them anew"]) from error
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    """The header, unless it is what safetensors takes and we do not: of many megabytes, or with two meanings."""
+    with path.open("rb") as stream:
+        size = int.from_bytes(stream.read(LENGTH_BYTES), "little")
+        if size > MAX_HEADER_BYTES:
+            raise ValueError(f"the header would take {size} bytes, {MAX_HEADER_BYTES} are allowed")
+        text = stream.read(size)
+    if len(text) < size:
+        raise ValueError(f"the file ends within its header of {size} bytes")
+    header = parse_object(text)
+    if len(header) > MAX_TENSORS:
+        raise ValueError(f"{len(header)} tensors are more than {MAX_TENSORS}")
+    return header

@@ -8,12 +8,11 @@ import torch
 
 from lorafleet_contracts.capacity import PROJECTIONS, ModelShape
 from lorafleet_engine.adapters.peft import AdaptedModule, AdapterPlan, plan_adapter
-from lorafleet_engine.errors import BrokenAdapterError, UnsupportedAdapterError
+from lorafleet_engine.errors import BrokenAdapterError
 from lorafleet_engine.messages import BlobRef
 
 DType = Literal["float32", "bfloat16"]
 _TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_READABLE = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +63,17 @@ def pack_adapter(adapter_dir: Path, shape: ModelShape, dtype: DType) -> PackedAd
 def _module_rows(plan: AdapterPlan, module: AdaptedModule, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """A [rank, in] and the scaled B transposed [rank, out]; the scale is applied in fp32, before rounding."""
     found = plan.weights.read([module.tensor_a, module.tensor_b])
-    for name, tensor in found.items():
-        if tensor.dtype not in _READABLE:
-            raise UnsupportedAdapterError([f"tensor {name} is {tensor.dtype}; only {_READABLE} are read"])
     down = found[module.tensor_a].to(dtype)
     up = (found[module.tensor_b].float() * module.scale).t().to(dtype)
-    if not bool(torch.isfinite(down).all() and torch.isfinite(up).all()):
-        raise BrokenAdapterError([f"{module.tensor_a} or its B holds values that are not finite in {dtype}"])
+    for name, used in ((module.tensor_a, down), (module.tensor_b, up)):
+        if not bool(torch.isfinite(used).all()):
+            raise BrokenAdapterError([_not_finite(name, found[name], dtype)])
     return down, up
+
+
+def _not_finite(name: str, saved: torch.Tensor, dtype: torch.dtype) -> str:
+    wrong = int((~torch.isfinite(saved)).sum())
+    if wrong == 0:
+        return f"{name} has values that are too large for {dtype} with this scale: train with a smaller alpha"
+    kind = "NaN" if bool(torch.isnan(saved).any()) else "infinite"
+    return f"{name} has {wrong} of {saved.numel()} values that are not finite ({kind}): the training diverged"

@@ -5,13 +5,14 @@ adapter is refused with both sides named.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lorafleet_contracts.capacity import PROJECTIONS, ModelShape, adapter_bytes_by_module, shard_shape
-from lorafleet_engine.adapters.config import LoraSettings, matching_key, read_settings
-from lorafleet_engine.adapters.files import TensorFile, open_weights
+from lorafleet_engine.adapters.config import LoraSettings, read_settings
+from lorafleet_engine.adapters.files import DTYPES, TensorFile, open_weights
+from lorafleet_engine.adapters.foreign import describe
 from lorafleet_engine.errors import BrokenAdapterError
 
 MLP = frozenset({"gate_proj", "up_proj", "down_proj"})
@@ -82,14 +83,14 @@ def plan_adapter(adapter_dir: Path, shape: ModelShape) -> AdapterPlan:
     modules = []
     for layer, module in sorted(pairs, key=lambda place: (place[0], PROJECTIONS.index(place[1]))):
         path, names = module_path(layer, module), pairs[layer, module]
-        reasons += _check_shapes(settings, path, names, weights, shape.projection(module))
         rank = settings.rank_of(path)
-        modules.append(AdaptedModule(layer, module, rank, settings.scale_of(path), names["A"], names["B"]))
+        reasons += _check_tensors(rank, names, weights, shape.projection(module))
+        modules.append(AdaptedModule(layer, module, rank, settings.scale_of(path, rank), names["A"], names["B"]))
     if not modules:
         reasons.insert(0, "the weights hold no LoRA tensors for this base model")
     if reasons:
         raise BrokenAdapterError(_shortened(reasons))
-    return AdapterPlan(tuple(modules), weights, settings, tuple(_idle_patterns(settings, modules)))
+    return AdapterPlan(tuple(modules), weights, settings, tuple(_shortened(_idle_names(settings, modules, shape))))
 
 
 def module_path(layer: int, module: str) -> str:
@@ -104,7 +105,7 @@ def _pair(weights: TensorFile, shape: ModelShape) -> tuple[dict[tuple[int, str],
     for name in sorted(weights.shapes):
         match = _TENSOR.fullmatch(name)
         if match is None or match["module"] not in PROJECTIONS:
-            reasons.append(f"tensor {name} belongs to no projection of the base model")
+            reasons.append(describe(name))
         elif match["path"] != module_path(int(match["layer"]), match["module"]) or int(match["layer"]) >= shape.layers:
             reasons.append(f"tensor {name}: the base model ({shape.layers} layers) has no such module")
         else:
@@ -130,26 +131,29 @@ def _contradictions(settings: LoraSettings, present: set[tuple[int, str]], shape
     return reasons
 
 
-def _check_shapes(
-    settings: LoraSettings, path: str, names: dict[str, str], weights: TensorFile, sizes: tuple[int, int]
-) -> list[str]:
-    rank, (fan_in, fan_out) = settings.rank_of(path), sizes
+def _check_tensors(rank: int, names: dict[str, str], weights: TensorFile, sizes: tuple[int, int]) -> list[str]:
+    fan_in, fan_out = sizes
     expected = {"A": (rank, fan_in), "B": (fan_out, rank)}
-    return [
+    reasons = [
         f"{name} has shape {weights.shapes[name]}; rank {rank} on this base model needs {expected[side]}"
         for side, name in names.items()
         if weights.shapes[name] != expected[side]
     ]
+    return reasons + [
+        f"{name} is {weights.dtypes[name]}; only {', '.join(DTYPES)} are read: save it as one of them"
+        for name in names.values()
+        if weights.dtypes[name] not in DTYPES
+    ]
 
 
-def _idle_patterns(settings: LoraSettings, modules: Iterable[AdaptedModule]) -> list[str]:
+def _idle_names(settings: LoraSettings, modules: Sequence[AdaptedModule], shape: ModelShape) -> list[str]:
+    """Names and patterns of the config that match nothing: more often a slip than meant."""
     paths = [module_path(module.layer, module.module) for module in modules]
-    patterns = {"rank_pattern": list(settings.rank_pattern), "alpha_pattern": list(settings.alpha_pattern)}
-    return [
-        f"{field} key {key!r} matches no adapted module"
-        for field, pattern in patterns.items()
-        for key in pattern
-        if not any(matching_key([key], path) for path in paths)
+    patterns = {"rank_pattern": settings.ranks.idle_keys(paths), "alpha_pattern": settings.alphas.idle_keys(paths)}
+    idle = [f"{field} key {key!r} matches no adapted module" for field, keys in patterns.items() for key in keys]
+    every = [module_path(layer, module) for layer in range(shape.layers) for module in PROJECTIONS]
+    return idle + [
+        f"target_modules names {name!r}, which the base model does not have" for name in settings.idle_targets(every)
     ]
 
 
