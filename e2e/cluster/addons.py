@@ -1,7 +1,7 @@
 """What runs in the cluster from the start: cluster DNS (CoreDNS behind 10.96.0.10); applied by lifecycle."""
 
 from e2e.cluster.kubectl import Kubectl, Manifest
-from e2e.cluster.node import DNS_ADDRESS
+from e2e.cluster.worker import DNS_ADDRESS
 
 COREDNS_IMAGE = "localhost/lorafleet/coredns:1.12.4"
 _NAMESPACE = "kube-system"

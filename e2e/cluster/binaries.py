@@ -1,8 +1,8 @@
 """Builds the cluster's programs from pinned Go modules into the cache; called by `up`, `apiserver` and `binaries`.
 
-Nothing is downloaded ready-made: `go.mod` and `go.sum` beside this file pin Kubernetes and etcd; Helm and CoreDNS,
-whose dependencies conflict with those, are installed by version. What is in the cache is never built again, so the
-compiler's own caches (7 GB) go once every program is there.
+Nothing is downloaded ready-made: `go.mod` and `go.sum` beside this file pin Kubernetes and etcd; Helm, CoreDNS
+and kube-router, whose dependencies conflict with those, are installed by version. What is in the cache is never built
+again, so the compiler's own caches (7 GB) go once every program is there.
 """
 
 import hashlib
@@ -42,6 +42,7 @@ PROGRAMS = {
         Program("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
         Program("coredns", "github.com/coredns/coredns", "v1.12.4"),
         Program("helm", "helm.sh/helm/v4/cmd/helm", "v4.3.1"),
+        Program("kube-router", "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router", "v2.1.0"),
     )
 }
 APISERVER_PROGRAMS = ("etcd", "kube-apiserver")

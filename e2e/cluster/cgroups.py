@@ -1,4 +1,7 @@
-"""The control group that holds every pod of the local cluster, on version 1 and 2; used by node and leftovers."""
+"""The control groups that hold the pods: the cluster's, and in it one a node, on version 1 and 2.
+
+Used by worker and leftovers.
+"""
 
 import os
 import signal
@@ -18,28 +21,36 @@ def hierarchies() -> list[Path]:
     return [folder for folder in sorted(_ROOT.iterdir()) if (folder / "cgroup.procs").exists()]
 
 
-def create() -> None:
-    """Make the group in every hierarchy; a new cpuset takes nobody in before it has processors and memory."""
+def create(name: str) -> None:
+    """Make the cluster's group and, in it, `name`, in every hierarchy.
+
+    A new cpuset takes nobody in before it has processors and memory.
+    """
     for hierarchy in hierarchies():
-        group = hierarchy / NAME
-        group.mkdir(exist_ok=True)
-        for setting in ("cpuset.cpus", "cpuset.mems"):
-            if (hierarchy / setting).exists() and (group / setting).exists():
-                (group / setting).write_text((hierarchy / setting).read_text())
+        for group in (hierarchy / NAME, hierarchy / NAME / name):
+            group.mkdir(exist_ok=True)
+            for setting in ("cpuset.cpus", "cpuset.mems"):
+                if (group.parent / setting).exists() and (group / setting).exists():
+                    (group / setting).write_text((group.parent / setting).read_text())
 
 
-def remove(timeout_seconds: float = 10.0) -> None:
-    """Kill every process in the group and remove it. Raises NotReady when some will not end."""
+def end_members(name: str = "", timeout_seconds: float = 10.0) -> None:
+    """Kill every process in the group `name` (default: the whole cluster's). Raises NotReady when some will not end."""
     deadline = time.monotonic() + timeout_seconds
     for hierarchy in hierarchies():
-        group = hierarchy / NAME
-        while pids := _members(group):
+        while pids := _members(hierarchy / NAME / name):
             for pid in pids:
                 _kill(pid)
             if time.monotonic() > deadline:
-                raise NotReady(f"processes of earlier pods cannot be ended: {sorted(pids)}")
+                raise NotReady(f"processes of pods cannot be ended: {sorted(pids)}")
             time.sleep(0.05)
-        for folder, _, _ in os.walk(group, topdown=False):
+
+
+def remove() -> None:
+    """Kill every process in the cluster's group and remove it. Raises NotReady when some will not end."""
+    end_members()
+    for hierarchy in hierarchies():
+        for folder, _, _ in os.walk(hierarchy / NAME, topdown=False):
             os.rmdir(folder)
 
 

@@ -5,7 +5,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --no-emit-index-url --no-header --no-ann
 
 .PHONY: cluster-up cluster-down images binaries-apiserver lock
 
-cluster-up: ## Give a Ready single-node Kubernetes on this machine (needs root; or verify the one of KUBECONFIG)
+cluster-up: ## Give a Ready two-node Kubernetes on this machine (needs root; or verify the one of KUBECONFIG)
 	@python3 -m e2e.cluster up
 
 cluster-down: ## Remove the local cluster; binaries, images and assets stay cached

@@ -1,5 +1,10 @@
-"""containerd of the node: its configuration, and its image store, which outlives the cluster; used by node, images."""
+"""containerd of a node: its configuration and its image store; used by worker and images.
 
+The first node's store outlives the cluster. Another node's is made anew from it out of hard links, so that an image
+lies on the disk, and in the page cache, once.
+"""
+
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,11 +20,16 @@ _NAMESPACE = "k8s.io"
 
 @dataclass(frozen=True, slots=True)
 class Containerd:
-    """One containerd: `root` holds images and is kept, `state` belongs to the running cluster."""
+    """One containerd: `root` holds images, `state` belongs to the running cluster.
+
+    `process` is its name in the table of processes, `inside` what runs a command in its node's network.
+    """
 
     root: Path
     state: Path
     cni_config: Path
+    process: str = "containerd"
+    inside: tuple[str, ...] = ()
 
     @property
     def socket(self) -> Path:
@@ -31,8 +41,30 @@ class Containerd:
         self.state.mkdir(parents=True, exist_ok=True)
         config = self.state / "containerd.toml"
         config.write_text(self._config(with_kubernetes=with_kubernetes))
-        processes.start("containerd", ["containerd", "--config", config])
-        processes.wait_until("containerd", lambda: succeeds(self._ctr("version")), timeout_seconds=30)
+        processes.start(self.process, [*self.inside, "containerd", "--config", config])
+        processes.wait_until(self.process, lambda: succeeds(self._ctr("version")), timeout_seconds=30)
+
+    @contextmanager
+    def without_kubernetes(self, processes: ProcessTable) -> Iterator[None]:
+        """Run it for the block only, rid of the containers of an earlier cluster. Raises NotReady."""
+        self.start(processes, with_kubernetes=False)
+        try:
+            self.forget_containers()
+            yield
+        finally:
+            processes.stop(self.process)
+
+    def replicate(self, other: "Containerd") -> None:
+        """Give `other` the same images by hard links; neither may run. Layers and blobs are never written again.
+
+        Only the databases, which are, become copies.
+        """
+        shutil.rmtree(other.root, ignore_errors=True)
+        other.root.parent.mkdir(parents=True, exist_ok=True)
+        run(["cp", "--archive", "--link", self.root, other.root])
+        for database in other.root.glob("*/*.db"):
+            database.unlink()
+            shutil.copy2(self.root / database.relative_to(other.root), database)
 
     def forget_containers(self) -> None:
         """Remove all containers and what they wrote; images and their unpacked layers stay."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from e2e.cluster import cgroups
 from e2e.cluster.commands import run
 from e2e.cluster.network import remove_network
+from e2e.cluster.places import PLACES
 from e2e.cluster.processes import ProcessTable
 
 _MOUNT_POINT_FIELD = 4
@@ -23,8 +24,9 @@ _GRACE_SECONDS = 2.0  # nothing of what they would save is kept
 def remove_cluster(state: Path) -> None:
     """End its processes, then undo its mounts, network and control groups, and remove the state folder."""
     processes = ProcessTable(state)
-    for name in ("kubelet", "kube-proxy"):  # so that nobody starts again what is ended next
-        processes.stop(name, _GRACE_SECONDS)
+    for place in PLACES:  # so that nobody starts again what is ended next
+        for program in ("kubelet", "kube-proxy", "kube-router"):
+            processes.stop(place.process(program), _GRACE_SECONDS)
     cgroups.remove()
     processes.stop_all(_GRACE_SECONDS)
     unmount_all_under(state)

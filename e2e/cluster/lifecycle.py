@@ -18,8 +18,9 @@ from e2e.cluster.machine import (
     install_packages,
     require_root,
 )
-from e2e.cluster.node import Node
 from e2e.cluster.paths import MACHINE_LOCK, MACHINE_RECORD, Cache, foreign_kubeconfig
+from e2e.cluster.processes import ProcessTable
+from e2e.cluster.whole import Whole
 
 _DISK_GIGABYTES = 8  # binaries, Go's caches and a small image or two; `images` checks for its own
 
@@ -72,20 +73,23 @@ def _verify_foreign_cluster(cache: Cache, kubeconfig: str) -> None:
 
 def _start(cache: Cache) -> None:
     cache.state.mkdir(parents=True)
-    node = Node(cache)
+    whole = Whole(cache)
     with step("making certificates and configurations"):
-        node.prepare()
+        whole.prepare()
+    with step("giving both nodes the images"):
+        with whole.containerd.without_kubernetes(ProcessTable(cache.state)):
+            _load_system_images(cache, whole.containerd)
+        whole.share_images()
     with step("starting the control plane"):
-        node.start_control_plane()
-    with step("starting the node"):
-        node.start_workers()
+        whole.start_control_plane()
+    with step("starting the nodes"):
+        whole.start_workers()
     with step("starting cluster DNS"):
-        _load_system_images(cache, node.containerd)
-        apply_dns(node.kubectl)
+        apply_dns(whole.kubectl)
 
 
 def _load_system_images(cache: Cache, containerd: Containerd) -> None:
-    """Pack and load the two images that the node itself needs, unless an earlier cluster left them."""
+    """Pack and load the two images that the cluster itself needs, unless an earlier cluster left them."""
     images = [
         ProgramImage(PAUSE_IMAGE, Path("/bin/busybox"), ("/sleep", "infinity")),
         ProgramImage(COREDNS_IMAGE, locate(cache, "coredns"), ("/coredns",)),

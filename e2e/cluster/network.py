@@ -1,4 +1,4 @@
-"""The node's addresses, its pod network (CNI bridge) and the packet filter rules that it leaves; used by node and down.
+"""The nodes' link, their pod networks (CNI bridges), cuts between them, and the rules that all of it leaves behind.
 
 Every name here is the cluster's own, so that cleaning up never meets another program's bridge or lease.
 """
@@ -9,11 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from e2e.cluster.commands import run, succeeds
+from e2e.cluster.places import FIRST, PLACES, SECOND, Place
 
-NODE_ADDRESS = "10.250.0.1"
-POD_RANGE = "10.244.0.0/16"
-_NODE_POD_RANGE = "10.244.0.0/24"
 _NODE_LINK = "lfleet-node"
+_FAR_END = "eth0"  # of the link, in the second node's namespace
 _POD_BRIDGE = "lfleet-pods"
 _NETWORK_NAME = "lorafleet"
 _CNI_RESULTS = Path("/var/lib/cni/results")
@@ -23,17 +22,64 @@ _OUR_SETS = ("KUBE-", "kube-router-", "inet6:KUBE-", "inet6:kube-router-")
 
 
 def create_node_link() -> None:
-    """Give the machine a private address of its own for the node, whatever its other ones are or become."""
-    run(["ip", "link", "add", _NODE_LINK, "type", "bridge"])
-    run(["ip", "address", "add", f"{NODE_ADDRESS}/24", "dev", _NODE_LINK])
-    run(["ip", "link", "set", _NODE_LINK, "up"])
-    run(["sysctl", "--quiet", "--write", "net.ipv4.ip_forward=1"])
-    if Path("/proc/sys/net/bridge").exists():  # pods of one node reach each other's Services through the rules
-        run(["sysctl", "--quiet", "--write", "net.bridge.bridge-nf-call-iptables=1"])
+    """Join the machine and the second node's network namespace by a link with addresses of its own.
+
+    Nothing depends on the machine's other addresses, whatever they are or become.
+    """
+    run(["ip", "netns", "add", SECOND.namespace])
+    run(["ip", "link", "add", _NODE_LINK, "type", "veth", "peer", "name", _FAR_END, "netns", SECOND.namespace])
+    for place, link in ((FIRST, _NODE_LINK), (SECOND, _FAR_END)):
+        _inside(place, "ip", "address", "add", f"{place.address}/24", "dev", link)
+        _inside(place, "ip", "link", "set", link, "up")
+        _inside(place, "ip", "link", "set", "lo", "up")
+        _inside(place, "sysctl", "--quiet", "--write", "net.ipv4.ip_forward=1")
+        if Path("/proc/sys/net/bridge").exists():  # pods of one node reach each other's Services through the rules
+            _inside(place, "sysctl", "--quiet", "--write", "net.bridge.bridge-nf-call-iptables=1")
+    _add_routes()
 
 
-def write_cni_config(folder: Path, leases: Path) -> None:
-    """Write the pod network's configuration: one bridge; its pods keep their own addresses and reach nothing outside.
+def _add_routes() -> None:
+    run(["ip", "route", "replace", SECOND.pod_range, "via", SECOND.address])
+    _inside(SECOND, "ip", "route", "replace", "default", "via", FIRST.address)
+
+
+def cut_node_link() -> None:
+    """Part the two nodes: neither they nor their pods reach each other, as when a cable is pulled."""
+    _inside(SECOND, "ip", "link", "set", _FAR_END, "down")
+
+
+def mend_node_link() -> None:
+    """Join the two nodes again."""
+    _inside(SECOND, "ip", "link", "set", _FAR_END, "up")
+    _add_routes()  # the kernel dropped those over a link that is down
+
+
+def cut_pods(one: str, other: str) -> None:
+    """Drop every packet between two pod addresses, in both directions, on both nodes."""
+    for place in PLACES:
+        for rule in _drops(one, other):
+            _inside(place, "iptables", "--wait", "--table", "raw", "--insert", *rule)
+
+
+def mend_pods(one: str, other: str) -> None:
+    """Undo cut_pods. Raises CommandFailed when they were not cut."""
+    for place in PLACES:
+        for rule in _drops(one, other):
+            _inside(place, "iptables", "--wait", "--table", "raw", "--delete", *rule)
+
+
+def _drops(one: str, other: str) -> list[list[str]]:
+    """In `raw`, before connections are tracked: an established connection is cut, too."""
+    pairs = ((one, other), (other, one))
+    return [["PREROUTING", "--source", source, "--destination", target, "--jump", "DROP"] for source, target in pairs]
+
+
+def _inside(place: Place, *command: str) -> str:
+    return run([*place.inside, *command])
+
+
+def write_cni_config(folder: Path, leases: Path, pod_range: str) -> None:
+    """Write a node's pod network: one bridge; its pods keep their own addresses and reach nothing outside.
 
     No masquerade: NetworkPolicies judge the pod's own address.
     """
@@ -47,7 +93,7 @@ def write_cni_config(folder: Path, leases: Path) -> None:
         "ipam": {
             "type": "host-local",
             "dataDir": str(leases),
-            "ranges": [[{"subnet": _NODE_POD_RANGE}]],
+            "ranges": [[{"subnet": pod_range}]],
             "routes": [{"dst": "0.0.0.0/0"}],
         },
     }
@@ -60,6 +106,8 @@ def remove_network() -> None:
     for link in (_NODE_LINK, _POD_BRIDGE):
         if Path("/sys/class/net", link).exists():
             run(["ip", "link", "delete", link])
+    if SECOND.namespace_file.exists():  # takes its links, rules and sets along
+        run(["ip", "netns", "delete", SECOND.namespace])
     for result in _CNI_RESULTS.glob(f"{_NETWORK_NAME}-*-*"):
         sandbox = result.name.split("-")[1]
         for path in _CNI_RESULTS.glob(f"*-{sandbox}-*"):  # the loopback plugin's, too
@@ -109,6 +157,7 @@ def _jumps_to_ours(rule: str) -> bool:
 def _remove_sets() -> None:
     if not succeeds(["ipset", "list", "-name"]):
         return
-    for name in run(["ipset", "list", "-name"]).splitlines():
-        if name.startswith(_OUR_SETS):
-            run(["ipset", "destroy", name])
+    ours = [name for name in run(["ipset", "list", "-name"]).splitlines() if name.startswith(_OUR_SETS)]
+    for verb in ("flush", "destroy"):  # a set that is a member of another cannot be destroyed
+        for name in ours:
+            run(["ipset", verb, name])

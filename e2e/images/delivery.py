@@ -1,4 +1,4 @@
-"""Brings the images where the cluster in use finds them: the node's containerd, or a registry; called by __main__.
+"""Brings the images where the cluster in use finds them: the nodes' containerd, or a registry; called by __main__.
 
 Every image goes by two tags: the digest of its inputs, so that an upgrade rolls exactly what changed, and `dev`.
 """
@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from e2e.cluster.commands import say, step
 from e2e.cluster.containerd import Containerd
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.machine import IMAGE_PACKAGES, check_disk, hold_machine, install_packages, require_root
-from e2e.cluster.node import describe_containerd
+from e2e.cluster.machine import IMAGE_PACKAGES, NODE_PACKAGES, check_disk, hold_machine, install_packages, require_root
 from e2e.cluster.paths import MACHINE_LOCK, Cache, foreign_kubeconfig
+from e2e.cluster.places import FIRST, PLACES
 from e2e.cluster.processes import ProcessTable
+from e2e.cluster.worker import describe_containerd
 from e2e.images.base import ensure_base
 from e2e.images.recipes import MOVING_TAG, RECIPES
 from e2e.images.registry import serve_registry
@@ -26,13 +27,13 @@ _WARM_GIGABYTES = 6
 def make_images(cache: Cache, names: Iterable[str]) -> None:
     """Build those of the images `names` that changed, and deliver them to the cluster in use.
 
-    With KUBECONFIG set that is the registry REGISTRY, else the local cluster's containerd, when it runs.
+    With KUBECONFIG set that is the registry REGISTRY, else the local cluster's nodes, present or to come.
     """
     require_root()
     registry = choose_registry(cache)
     workshop = Workshop(cache)
     with hold_machine(MACHINE_LOCK):
-        install_packages(IMAGE_PACKAGES)
+        install_packages(NODE_PACKAGES + IMAGE_PACKAGES)
         workshop.store.clear_interrupted()
         warm = bool(workshop.store.builds(f"{LOCAL}/lorafleet/engine"))
         check_disk(cache.root, _WARM_GIGABYTES if warm else _COLD_GIGABYTES, "building the images")
@@ -40,10 +41,8 @@ def make_images(cache: Cache, names: Iterable[str]) -> None:
         builds = [workshop.make(recipe) for recipe in RECIPES if recipe.name in set(names)]
         if registry != LOCAL:
             _push_to_registry(workshop, builds, registry)
-        elif ProcessTable(cache.state).alive("containerd"):
-            _load_into_cluster(cache, workshop, builds)
         else:
-            say("no local cluster runs: `make images` after `make cluster-up` loads them")
+            _load_into_nodes(cache, workshop, builds)
 
 
 def name_images(cache: Cache) -> dict[str, str]:
@@ -69,21 +68,41 @@ def _push_to_registry(workshop: Workshop, builds: Sequence[Build], registry: str
                 workshop.store.push(build.reference(LOCAL), build.reference(registry, tag))
 
 
-def _load_into_cluster(cache: Cache, workshop: Workshop, builds: Sequence[Build]) -> None:
-    containerd = describe_containerd(cache)
-    present = containerd.images()
-    missing = [build for build in builds if build.reference(LOCAL) not in present]
+def _load_into_nodes(cache: Cache, workshop: Workshop, builds: Sequence[Build]) -> None:
+    """Load into every running node; without a cluster into the store from which the next one's nodes are made."""
+    processes = ProcessTable(cache.state)
+    nodes = [describe_containerd(cache, place) for place in PLACES]
+    running = [node for node in nodes if processes.alive(node.process)]
+    if running:
+        _load(cache, workshop, builds, running)
+        return
+    scratch = cache.images / "containerd-run"
+    store = Containerd(describe_containerd(cache, FIRST).root, scratch / "state", scratch / "cni")
+    with store.without_kubernetes(ProcessTable(scratch)):
+        _load(cache, workshop, builds, [store])
+
+
+def _load(cache: Cache, workshop: Workshop, builds: Sequence[Build], nodes: Sequence[Containerd]) -> None:
+    missing = [(build, node) for node in nodes for build in _lacking(node, builds)]
     if missing:
         with serve_registry(cache.images) as address:
-            for build in missing:
-                with step(f"loading {build.reference(LOCAL)}"):
-                    workshop.store.push_plain(build.reference(LOCAL), build.reference(address, MOVING_TAG))
+            for build in dict.fromkeys(build for build, _ in missing):
+                workshop.store.push_plain(build.reference(LOCAL), build.reference(address, MOVING_TAG))
+            for build, node in missing:
+                with step(f"loading {build.reference(LOCAL)} through {node.process}"):
                     remote = RemoteImage(address, build.recipe.repository, MOVING_TAG)
-                    transfer_image(remote, containerd, build.reference(LOCAL))
-    for build in builds:
-        containerd.tag_image(build.reference(LOCAL), build.reference(LOCAL, MOVING_TAG))
-    containerd.remove_images(_forgotten(workshop, containerd, builds))
-    say(f"loaded {len(missing)} of {len(builds)} images; the others were there")
+                    transfer_image(remote, node, build.reference(LOCAL))
+    for node in nodes:
+        for build in builds:
+            node.tag_image(build.reference(LOCAL), build.reference(LOCAL, MOVING_TAG))
+        node.remove_images(_forgotten(workshop, node, builds))
+    loaded = len({build for build, _ in missing})
+    say(f"loaded {loaded} of {len(builds)} images into {len(nodes)} node stores; the others were there")
+
+
+def _lacking(node: Containerd, builds: Sequence[Build]) -> list[Build]:
+    present = node.images()
+    return [build for build in builds if build.reference(LOCAL) not in present]
 
 
 def _forgotten(workshop: Workshop, containerd: Containerd, builds: Iterable[Build]) -> list[str]:
