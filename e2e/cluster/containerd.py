@@ -1,7 +1,7 @@
 """containerd of a node: its configuration and its image store; used by worker and images.
 
-The first node's store outlives the cluster. Another node's is made anew from it out of hard links, so that an image
-lies on the disk, and in the page cache, once.
+The stores outlive the cluster. Another node's is made from the first's out of hard links, so that an image lies on the
+disk, and in the page cache, once.
 """
 
 import shutil
@@ -59,7 +59,7 @@ class Containerd:
 
         Only the databases, which are, become copies.
         """
-        shutil.rmtree(other.root, ignore_errors=True)
+        run(["rm", "--recursive", "--force", other.root])
         other.root.parent.mkdir(parents=True, exist_ok=True)
         run(["cp", "--archive", "--link", self.root, other.root])
         for database in other.root.glob("*/*.db"):

@@ -1,6 +1,7 @@
 """`up` and `down` of the local cluster: the order of things, and nothing else; called by __main__."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 from e2e.cluster.addons import COREDNS_IMAGE, apply_dns
@@ -19,7 +20,6 @@ from e2e.cluster.machine import (
     require_root,
 )
 from e2e.cluster.paths import MACHINE_LOCK, MACHINE_RECORD, Cache, foreign_kubeconfig
-from e2e.cluster.processes import ProcessTable
 from e2e.cluster.whole import Whole
 
 _DISK_GIGABYTES = 8  # binaries, Go's caches and a small image or two; `images` checks for its own
@@ -77,9 +77,7 @@ def _start(cache: Cache) -> None:
     with step("making certificates and configurations"):
         whole.prepare()
     with step("giving both nodes the images"):
-        with whole.containerd.without_kubernetes(ProcessTable(cache.state)):
-            _load_system_images(cache, whole.containerd)
-        whole.share_images()
+        whole.share_images(partial(_load_system_images, cache))
     with step("starting the control plane"):
         whole.start_control_plane()
     with step("starting the nodes"):

@@ -1,8 +1,10 @@
 """The whole cluster: control plane and both nodes in one state folder; driven by lifecycle."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from e2e.cluster.binaries import locate
+from e2e.cluster.containerd import Containerd
 from e2e.cluster.controlplane import ControlPlane, Endpoints, find_free_ports
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.network import create_node_link
@@ -52,11 +54,20 @@ class Whole:
         self._processes.start("kube-controller-manager", self._controller_manager())
         self._processes.start("kube-scheduler", self._scheduler())
 
-    def share_images(self) -> None:
-        """Give every node the images of the first; no containerd may run."""
+    def share_images(self, load: Callable[[Containerd], None]) -> None:
+        """Have `load` bring the cluster's own images into the first store; give all others what they lack of it."""
+        with self.containerd.without_kubernetes(self._processes):
+            load(self.containerd)
+            wanted = self.containerd.images().items()
         for place, worker in self._workers.items():
-            if place != FIRST:
-                self.containerd.replicate(worker.containerd)
+            if place == FIRST:
+                continue
+            if worker.containerd.root.exists():
+                with worker.containerd.without_kubernetes(self._processes):
+                    complete = wanted <= worker.containerd.images().items()
+                if complete:
+                    continue
+            self.containerd.replicate(worker.containerd)
 
     def start_workers(self) -> None:
         """Start the nodes' programs and wait until both are Ready."""

@@ -12,7 +12,7 @@ from e2e.cluster.controlplane import SERVICE_RANGE
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.network import write_cni_config
 from e2e.cluster.paths import Cache
-from e2e.cluster.places import FIRST, POD_RANGE, Place
+from e2e.cluster.places import POD_RANGE, Place
 from e2e.cluster.processes import ProcessTable
 
 DNS_ADDRESS = "10.96.0.10"
@@ -24,8 +24,8 @@ _GPU_PATH = "/status/capacity/nvidia.com~1gpu"
 def describe_containerd(cache: Cache, place: Place) -> Containerd:
     """A node's containerd, running or not."""
     state = folder_of(cache, place)
-    root = cache.images / "containerd" if place == FIRST else state / "containerd-root"
-    return Containerd(root, state / "containerd", state / "cni", place.process("containerd"), tuple(place.inside))
+    name = place.process("containerd")
+    return Containerd(cache.images / name, state / "containerd", state / "cni", name, tuple(place.inside))
 
 
 def folder_of(cache: Cache, place: Place) -> Path:

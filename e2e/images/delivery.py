@@ -5,13 +5,14 @@ Every image goes by two tags: the digest of its inputs, so that an upgrade rolls
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 
 from e2e.cluster.commands import say, step
 from e2e.cluster.containerd import Containerd
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.machine import IMAGE_PACKAGES, NODE_PACKAGES, check_disk, hold_machine, install_packages, require_root
 from e2e.cluster.paths import MACHINE_LOCK, Cache, foreign_kubeconfig
-from e2e.cluster.places import FIRST, PLACES
+from e2e.cluster.places import PLACES
 from e2e.cluster.processes import ProcessTable
 from e2e.cluster.worker import describe_containerd
 from e2e.images.base import ensure_base
@@ -69,7 +70,7 @@ def _push_to_registry(workshop: Workshop, builds: Sequence[Build], registry: str
 
 
 def _load_into_nodes(cache: Cache, workshop: Workshop, builds: Sequence[Build]) -> None:
-    """Load into every running node; without a cluster into the store from which the next one's nodes are made."""
+    """Load into every running node; without a cluster into the stores from which the next one's nodes start."""
     processes = ProcessTable(cache.state)
     nodes = [describe_containerd(cache, place) for place in PLACES]
     running = [node for node in nodes if processes.alive(node.process)]
@@ -77,9 +78,14 @@ def _load_into_nodes(cache: Cache, workshop: Workshop, builds: Sequence[Build]) 
         _load(cache, workshop, builds, running)
         return
     scratch = cache.images / "containerd-run"
-    store = Containerd(describe_containerd(cache, FIRST).root, scratch / "state", scratch / "cni")
-    with store.without_kubernetes(ProcessTable(scratch)):
-        _load(cache, workshop, builds, [store])
+    roots = [nodes[0].root, *(node.root for node in nodes[1:] if node.root.exists())]  # others are made of the first
+    with ExitStack() as started:
+        stores = [
+            Containerd(root, scratch / root.name / "state", scratch / root.name / "cni", root.name) for root in roots
+        ]
+        for store in stores:
+            started.enter_context(store.without_kubernetes(ProcessTable(scratch)))
+        _load(cache, workshop, builds, stores)
 
 
 def _load(cache: Cache, workshop: Workshop, builds: Sequence[Build], nodes: Sequence[Containerd]) -> None:
