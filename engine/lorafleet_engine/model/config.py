@@ -38,7 +38,8 @@ DEFAULT_WINDOW = 4096
 class ModelConfig:
     """Sizes, constants and end tokens of one base model.
 
-    `window` is the number of newest tokens that a token attends to, itself included, None where it attends to all.
+    `window` is the number of newest tokens that a token attends to, itself included, None where it attends to all;
+    `slides` says that this holds in every layer.
     """
 
     family: str
@@ -47,6 +48,7 @@ class ModelConfig:
     rope: RopeSettings
     max_positions: int
     window: int | None
+    slides: bool
     eos_token_ids: tuple[int, ...]
 
     def check_length(self, tokens: int) -> None:
@@ -54,12 +56,16 @@ class ModelConfig:
         reason = None
         if tokens > self.max_positions:
             reason = f"the base has {self.max_positions} positions"
-        elif self.window is not None and tokens > self.window:
-            reason = f"the base attends to a sliding window of {self.window} tokens, which this engine does not do"
-            reason += " and which makes no difference up to there"
+        elif self.window is not None and not self.slides and tokens > self.window:
+            reason = f"some layers of the base attend to a sliding window of {self.window} tokens, others do not"
+            reason += ", which this engine does not do and which makes no difference up to there"
         if reason:
             advice = "set maxModelLen (LORAFLEET_MAX_MODEL_LEN) to at most that"
             raise UnsupportedModelError([f"sequences of {tokens} tokens: {reason}; {advice}"])
+
+    def window_within(self, tokens: int) -> int | None:
+        """The window that sequences of up to `tokens` tokens need; None where it makes no difference."""
+        return self.window if self.window is not None and self.window < tokens else None
 
 
 def read_config(model_dir: Path) -> ModelConfig:
@@ -109,6 +115,7 @@ def parse_config(raw: dict[str, Any], generation: dict[str, Any]) -> ModelConfig
         rope=rope,
         max_positions=max(int(raw["max_position_embeddings"]), rope.positions),
         window=_window(raw, family),
+        slides=_slides(raw, family),
         eos_token_ids=_token_ids(generation.get("eos_token_id", raw.get("eos_token_id"))),
     )
 
@@ -120,6 +127,14 @@ def _window(raw: dict[str, Any], family: Family) -> int | None:
         return None
     window = raw.get("sliding_window", DEFAULT_WINDOW)
     return None if window is None else int(window)
+
+
+def _slides(raw: dict[str, Any], family: Family) -> bool:
+    """Whether a window is that of every layer: by layer_types, else by the family and max_window_layers."""
+    layers = raw.get("layer_types")
+    if layers:
+        return set(layers) == {"sliding_attention"}
+    return family.sliding or raw.get("max_window_layers") == 0
 
 
 def _unsupported(raw: dict[str, Any]) -> list[str]:

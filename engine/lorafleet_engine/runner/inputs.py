@@ -20,13 +20,14 @@ from lorafleet_engine.runner.pool import DevicePool
 
 @dataclass(frozen=True, slots=True)
 class InputBuilder:
-    """Turns packed ints into a ForwardBatch over one pool for attention with these heads; rope is model.rope's table;
-    `side` see TileSource; `ints` are the sampled tokens of the step before and then the packed ints (see StepPacker).
+    """Turns packed ints into a ForwardBatch over one pool, for attention with these heads and `window` (see
+    StepContexts); rope is model.rope's table; `side` see TileSource; `ints` are the sampled tokens of the step before and then the packed ints (see StepPacker).
     """
 
     geometry: PoolGeometry
     pool: DevicePool
     heads: Heads
+    window: int | None
     rope: torch.Tensor
     dtype: torch.dtype
     side: torch.cuda.Stream | None
@@ -56,6 +57,7 @@ class InputBuilder:
             chunk_starts=fields["chunk_starts"],
             chunk_counts=fields["chunk_counts"],
             chunks=shape.chunks,
+            window=self.window,
         )
 
     def _lora(self, fields: dict[str, torch.Tensor], shape: StepShape) -> LoraRows | None:

@@ -60,7 +60,8 @@ class Runner:
         side = torch.cuda.Stream(device) if on_cuda else None  # type: ignore[no-untyped-call]
         heads = decoder.layers[0].attention.heads
         rope = rope_table(config, max_model_len, device)
-        self._inputs = InputBuilder(geometry, pool, heads, rope, pool.memory.dtype, side, ints)
+        window = config.window_within(max_model_len)
+        self._inputs = InputBuilder(geometry, pool, heads, window, rope, pool.memory.dtype, side, ints)
         self._staging = Staging(size, device)
         self._packer = StepPacker(geometry, limits.sequences, self._most_pages, rows)
         self._tiled = uses_tiles(device, geometry.granule)

@@ -30,7 +30,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3-biases": {"model_type": "qwen3", "head_dim": 8, "attention_bias": True},
     "mistral": {"model_type": "mistral", "sliding_window": None},
     "mistral-window": {"model_type": "mistral", "sliding_window": WINDOW, "head_dim": 24},
+    "mistral-slides": {"model_type": "mistral", "sliding_window": 40, "head_dim": 24},
     "qwen2-window": {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": WINDOW},
+    "qwen2-slides": {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 33, "max_window_layers": 0},
     "llama-biases": {"model_type": "llama", "attention_bias": True, "head_dim": 24, "num_key_value_heads": 1},
 }
 SCALED: dict[str, dict[str, Any]] = {
@@ -126,9 +128,10 @@ def test_scaled_positions(scaling: str, tmp_path: Path) -> None:
 
 
 def test_the_rule_sees_a_window(tmp_path: Path) -> None:
-    """A window shorter than the sequences is refused, and rightly: it changes answers."""
+    """A window of some layers that is shorter than the sequences is refused, and rightly: windows change answers."""
     case = make_case(tmp_path, {"model_type": "mistral", "sliding_window": 64}, ())
+    publish(case.model, {"layer_types": ["full_attention", "sliding_attention"]})
     with pytest.raises(UnsupportedModelError, match="sliding window of 64 tokens"):
         start(case.model, tmp_path / "blobs")
-    publish(case.model, {"sliding_window": None})
+    publish(case.model, {"layer_types": None, "sliding_window": None})
     assert case.differences(tmp_path / "blobs", (None,))

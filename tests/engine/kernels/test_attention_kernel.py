@@ -22,6 +22,7 @@ GROUPS = [
     pytest.param(Heads(14, 2, 64), id="group7"),
     pytest.param(Heads(16, 2, 80), id="group8"),
     pytest.param(Heads(8, 8, 96), id="dim96"),
+    pytest.param(Heads(8, 2, 256), id="dim256"),
 ]
 
 
@@ -35,6 +36,7 @@ class Case:
         chunks: list[tuple[int, int]],
         device: torch.device,
         dtype: torch.dtype,
+        window: int | None = None,
     ) -> None:
         generator = torch.Generator().manual_seed(len(lengths) + 7 * len(chunks))
         self.ends = [*lengths, *(sum(chunk) for chunk in chunks)]
@@ -68,6 +70,7 @@ class Case:
             ints([start for start, _ in chunks]),
             ints([count for _, count in chunks]),
             tuple((count, start + count) for start, count in chunks),
+            window,
         )
 
     def exact(self) -> torch.Tensor:
@@ -82,7 +85,8 @@ class Case:
                 grouped = query.view(len(query), heads.kv, -1, heads.dim)
                 score = torch.einsum("qhgd,nhxd->qhgn", grouped, key) / math.sqrt(heads.dim)
                 place = end - count + first - at + torch.arange(len(query), device=own.device)
-                hidden = torch.arange(end, device=own.device) > place[:, None]
+                token = torch.arange(end, device=own.device)
+                hidden = (token > place[:, None]) | (token <= place[:, None] - (self.contexts.window or end))
                 chance = score.masked_fill(hidden[:, None, None], -math.inf).softmax(-1)
                 out.append(torch.einsum("qhgn,nhd->qhgd", chance, value).reshape(query.shape))
             at += count
@@ -128,7 +132,7 @@ def test_decode(device: torch.device, dtype: torch.dtype, heads: Heads, lengths:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("spread", [(1, 64), (3, 64), (11, 64), (200, 64), (66, 4096)])
-@pytest.mark.parametrize("lengths", [[300], pytest.param([1, 700, 64, 65, 129], id="small-splits")])
+@pytest.mark.parametrize("lengths", [[300], [9000, 20], pytest.param([1, 700, 64, 65, 129, 1200], id="small-splits")])
 def test_splits(device: torch.device, dtype: torch.dtype, lengths: list[int], spread: tuple[int, int]) -> None:
     check(Case(SMALL, lengths, [], device, dtype), spread)
 
@@ -160,11 +164,33 @@ def test_groups_and_widths(device: torch.device, dtype: torch.dtype, heads: Head
     check(Case(heads, [77, 3, 900, 1], [(0, 70), (120, 130), (3, 1)], device, dtype))
 
 
-def test_small_mix_as_the_reference(device: torch.device) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("heads", "window", "lengths", "chunks"),
+    [
+        pytest.param(SMALL, 1, [1, 40], [(0, 40)], id="small-itself"),
+        pytest.param(SMALL, 50, [1, 50, 51, 333], [(0, 60), (200, 40)], id="small"),
+        (Heads(32, 8, 128), 4096, [4095, 4096, 4097, 9000, 30_000], [(0, 5000), (6000, 500), (4090, 20)]),
+        (QWEN, 100, [n + 1 for n in range(200)], [(n, 70) for n in range(0, 400, 7)]),
+    ],
+)
+def test_window(
+    device: torch.device,
+    dtype: torch.dtype,
+    heads: Heads,
+    window: int,
+    lengths: list[int],
+    chunks: list[tuple[int, int]],
+) -> None:
+    check(Case(heads, lengths, chunks, device, dtype, window))
+
+
+@pytest.mark.parametrize("window", [None, 9])
+def test_small_mix_as_the_reference(device: torch.device, window: int | None) -> None:
     """The two forms read the same numbers."""
     from lorafleet_engine.kernels.attention import kernel
 
-    case = Case(SMALL, [1, 17, 70], [(0, 5), (33, 20)], device, torch.float32)
+    case = Case(SMALL, [1, 17, 70], [(0, 5), (33, 20)], device, torch.float32, window)
     cache = [torch.nan_to_num(cache) for cache in (case.keys, case.values)]
     wanted = reference.attend(case.query, *cache, reference.gathered(case.contexts, torch.float32))
     got = kernel.attend(case.query, *cache, kernel.list_work(case.contexts, torch.float32))
@@ -187,6 +213,6 @@ def test_spread_small() -> None:
 
     for sequences in (1, 16, 64, 256):
         spread = spread_of(sequences)
-        assert 16 <= spread.more <= max(sequences, 16)
+        assert 50 <= spread.more <= max(sequences, 63)
         if sequences >= 64:
             assert sequences * 4096 // spread.more >= 4096

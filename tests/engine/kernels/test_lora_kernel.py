@@ -94,7 +94,7 @@ def make_bench(shape: ModelShape, ranks: list[int], device: torch.device, dtype:
     side = torch.cuda.Stream() if device.type == "cuda" else None
     rope = torch.zeros(64, 2, shape.head_dim // 2, device=device)
     heads = Heads(shape.heads, shape.kv_heads, shape.head_dim)
-    builder = InputBuilder(geometry, pool, heads, rope, dtype, side, torch.zeros(1, dtype=torch.int32))
+    builder = InputBuilder(geometry, pool, heads, None, rope, dtype, side, torch.zeros(1, dtype=torch.int32))
     return Bench(shape, builder, residents, matrices)
 
 

@@ -102,24 +102,30 @@ def test_optional_tensors(changes: dict[str, Any], expected: tuple[bool, bool, b
     assert (shape.attention_bias, shape.output_bias, shape.qk_norm) == expected
 
 
-WINDOWS: list[tuple[dict[str, Any], int | None]] = [
-    ({"model_type": "mistral", "sliding_window": None}, None),
-    ({"model_type": "mistral", "sliding_window": 1024}, 1024),
-    ({"model_type": "mistral"}, 4096),
-    ({"use_sliding_window": False, "sliding_window": 1024}, None),
-    ({"use_sliding_window": True, "sliding_window": 1024, "max_window_layers": 3}, 1024),
+WINDOWS: list[tuple[dict[str, Any], int | None, bool]] = [
+    ({"model_type": "mistral", "sliding_window": None}, None, True),
+    ({"model_type": "mistral", "sliding_window": 1024}, 1024, True),
+    ({"model_type": "mistral"}, 4096, True),
+    ({"use_sliding_window": False, "sliding_window": 1024}, None, False),
+    ({"use_sliding_window": True, "sliding_window": 1024, "max_window_layers": 3}, 1024, False),
+    ({"use_sliding_window": True, "sliding_window": 1024, "max_window_layers": 0}, 1024, True),
+    ({"model_type": "mistral", "sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"]}, 9, False),
 ]
+"""Settings, the window, and whether every layer has it."""
 
 
-@pytest.mark.parametrize(("changes", "window"), WINDOWS)
-def test_window(changes: dict[str, Any], window: int | None) -> None:
+@pytest.mark.parametrize(("changes", "window", "slides"), WINDOWS)
+def test_window(changes: dict[str, Any], window: int | None, slides: bool) -> None:
     unsaid = {key: value for key, value in QWEN25_7B.items() if key != "sliding_window"}
     config = parse_config({**unsaid, **changes}, {})
     assert config.window == window
-    config.check_length(window or config.max_positions)
-    with pytest.raises(UnsupportedModelError, match="sliding window of" if window else "positions") as caught:
-        config.check_length(1 + (window or config.max_positions))
-    assert f"{window or config.max_positions} " in str(caught.value)
+    most = config.max_positions if window is None or slides else window
+    config.check_length(most)
+    assert config.window_within(window or most) is None
+    assert config.window_within(1 + (window or most)) == window
+    with pytest.raises(UnsupportedModelError, match="positions" if window is None or slides else "window of") as caught:
+        config.check_length(1 + most)
+    assert f"{most} " in str(caught.value)
     assert "set maxModelLen (LORAFLEET_MAX_MODEL_LEN) to at most that" in str(caught.value)
 
 

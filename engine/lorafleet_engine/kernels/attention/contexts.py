@@ -26,7 +26,8 @@ class StepContexts:
 
     pages [P] int32 are the page lists of all, one after another; table_starts [D + C] is where each one's begin.
     lengths [D] counts the tokens of a decode's context, its own included (>= 1). A chunk has chunk_counts [C] tokens
-    after chunk_starts [C] earlier ones; `chunks` are the same numbers on the host, as (count, start + count).
+    after chunk_starts [C] earlier ones; `chunks` are the same numbers on the host, as (count, start + count). A token
+    sees the newest `window` tokens, itself included, or (None) all.
     """
 
     layout: CacheLayout
@@ -37,6 +38,7 @@ class StepContexts:
     chunk_starts: torch.Tensor
     chunk_counts: torch.Tensor
     chunks: tuple[tuple[int, int], ...]
+    window: int | None = None
 
     @property
     def decodes(self) -> int:

@@ -2,8 +2,9 @@
 
 The query heads that share a KV head are the rows of one matrix product (GQA packing), so every key is read once.
 A list of splits is made on the device once a step from the true lengths: how many programs there are follows the number
-of sequences alone, so that one graph serves contexts of any length. The last program of a sequence's splits to arrive
-joins them in their order, whatever the order of arrival: results are deterministic. Called by kernel.py only.
+of sequences alone, so that one graph serves contexts of any length. Programs leave when their
+work is done; the last of a few neighbouring splits to arrive joins those in their order, the last of these joins all,
+whatever the order of arrival: results are deterministic. Called by kernel.py only.
 """
 
 import triton
@@ -11,15 +12,16 @@ import triton.language as tl
 
 from lorafleet_engine.kernels.attention.online import fetch, take_in
 
-RECORD = 8
+RECORD = 16
 """Ints of a split in the list: sequence (-1: none), first token, end, first of the sequence's splits, how many it has,
-where its pages begin."""
+where its pages begin, the first token that is seen; from the eighth on the pages of its first block."""
 
 
 @triton.jit(do_not_specialize=["count", "spread", "least", "capacity"])
 def list_splits(
     lengths,
     table_starts,
+    pages,
     splits,
     arrived,
     count,
@@ -28,6 +30,8 @@ def list_splits(
     capacity,
     KV_HEADS: tl.constexpr,
     PADDED: tl.constexpr,
+    WINDOW: tl.constexpr,
+    PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
     RECORD: tl.constexpr,
 ):
@@ -36,24 +40,33 @@ def list_splits(
     real = sequence < count
     length = tl.load(lengths + sequence, mask=real, other=0)
     table = tl.load(table_starts + sequence, mask=real, other=0)
-    most = tl.maximum(tl.cdiv(tl.sum(length, axis=0), spread), least)
-    share = tl.cdiv(tl.cdiv(length, tl.maximum(tl.cdiv(length, most), 1)), BLOCK) * BLOCK
-    parts = tl.cdiv(length, tl.maximum(share, 1))
+    floor = tl.maximum(length - WINDOW, 0) if WINDOW else tl.zeros_like(length)
+    begin = floor // BLOCK * BLOCK
+    seen = length - begin
+    most = tl.maximum(tl.cdiv(tl.sum(seen, axis=0), spread), least)
+    share = tl.cdiv(tl.cdiv(seen, tl.maximum(tl.cdiv(seen, most), 1)), BLOCK) * BLOCK
+    parts = tl.cdiv(seen, tl.maximum(share, 1))
     first = tl.cumsum(parts, axis=0) - parts
     for part in range(tl.program_id(0), tl.max(parts, axis=0), tl.num_programs(0)):
         record = splits + (first + part) * RECORD
         used = part < parts
+        start = begin + part * share
         tl.store(record, sequence, mask=used)
-        tl.store(record + 1, part * share, mask=used)
-        tl.store(record + 2, tl.minimum(part * share + share, length), mask=used)
+        tl.store(record + 1, start, mask=used)
+        tl.store(record + 2, tl.minimum(start + share, length), mask=used)
         tl.store(record + 3, first, mask=used)
         tl.store(record + 4, parts, mask=used)
         tl.store(record + 5, table, mask=used)
+        tl.store(record + 6, floor, mask=used)
+        for at in range(BLOCK // PAGE):
+            there = used & (start + at * PAGE < length)
+            page = tl.load(pages + table + start // PAGE + at, mask=there, other=0)
+            tl.store(record + 8 + at, page, mask=there)
     if tl.program_id(0) == 0:
         for at in range(tl.sum(parts, axis=0), capacity, PADDED):
             tl.store(splits + (at + sequence) * RECORD, -1, mask=at + sequence < capacity)
-        for head in range(KV_HEADS):
-            tl.store(arrived + sequence * KV_HEADS + head, 0, mask=real)
+        for at in range(0, capacity * 2 * KV_HEADS, PADDED):
+            tl.store(arrived + at + sequence, 0, mask=at + sequence < capacity * 2 * KV_HEADS)
 
 
 @triton.jit
@@ -71,26 +84,28 @@ def attend_splits(
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     ROWS: tl.constexpr,
+    NARROW: tl.constexpr,
     DIM: tl.constexpr,
     WIDE: tl.constexpr,
+    WINDOW: tl.constexpr,
     PAGE: tl.constexpr,
     PAGE_ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
-    JOINED: tl.constexpr,
     STAGES: tl.constexpr,
+    JOINED: tl.constexpr,
     RECORD: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    KV_HEADS: tl.constexpr = HEADS // GROUP
+    KV_ROW: tl.constexpr = HEADS // GROUP * DIM
     head = tl.program_id(0)
-    number = tl.program_id(1)
-    record = splits + number * RECORD
+    record = splits + tl.program_id(1) * RECORD
     sequence = tl.load(record)
     start = tl.load(record + 1)
     end = tl.load(record + 2)
     first = tl.load(record + 3)
     parts = tl.load(record + 4)
     table = pages + tl.load(record + 5)
+    floor = tl.load(record + 6)
     if sequence < 0:
         return
     row = tl.arange(0, ROWS)
@@ -98,73 +113,140 @@ def attend_splits(
     step = tl.arange(0, BLOCK)
     own = (row < GROUP)[:, None] & (column < DIM)[None, :]
     place = (sequence.to(tl.int64) * HEADS + head * GROUP + row)[:, None] * DIM + column[None, :]
+    page = tl.load(record + 8 + step // PAGE, mask=start + step < end, other=0)
     q = tl.load(query + place, mask=own, other=0.0)
     best = tl.full((ROWS,), float("-inf"), tl.float32)
     weight = tl.zeros((ROWS,), tl.float32)
     total = tl.zeros((ROWS, WIDE), tl.float32)
-    page = tl.load(table + start // PAGE + step // PAGE, mask=start + step < end, other=0)
     for at in tl.range(start, end, BLOCK, num_stages=STAGES):
         inside = at + step < end
-        source = (page.to(tl.int64) * PAGE_ROWS + step % PAGE) * (KV_HEADS * DIM) + head * DIM
+        source = (page.to(tl.int64) * PAGE_ROWS + step % PAGE) * KV_ROW + head * DIM
         page = tl.load(table + (at + BLOCK) // PAGE + step // PAGE, mask=at + BLOCK + step < end, other=0)
         key = fetch(keys, source, column, inside, DIM, False)
         value = fetch(values, source, column, inside, DIM, False)
         score = tl.dot(q, tl.trans(key), input_precision=PRECISION) * scale
-        score = tl.where(inside[None, :], score, float("-inf"))
-        best, weight, total = take_in(score, value, best, weight, total, PRECISION)
+        visible = inside & (at + step >= floor) if WINDOW else inside
+        score = tl.where(visible[None, :], score, float("-inf"))
+        best, weight, total = take_in(score, value, best, weight, total, False, PRECISION)
     if parts == 1:
         tl.store(out + place, total / weight[:, None], mask=own)
     else:
-        part = (number * KV_HEADS + head) * GROUP + row
-        tl.store(partial + part[:, None] * DIM + column[None, :], total, mask=own)
-        tl.store(stats + part * 2, best, mask=row < GROUP)
-        tl.store(stats + part * 2 + 1, weight, mask=row < GROUP)
-        tl.debug_barrier()
-        counter = arrived + sequence * KV_HEADS + head
-        if tl.atomic_add(counter, 1, sem="acq_rel") == parts - 1:
-            tl.store(counter, 0)
-            target = out + (sequence.to(tl.int64) * HEADS + head * GROUP) * DIM
-            _join(partial, stats, target, first * KV_HEADS + head, parts, KV_HEADS, GROUP, DIM, WIDE, JOINED)
+        shares, peaks = partial + head * GROUP * DIM, stats + head * GROUP * 2
+        target, count = out + place, arrived + head
+        _meet(
+            best, weight, total, shares, peaks, target, count, first, parts,
+            HEADS, GROUP, ROWS, NARROW, DIM, WIDE, JOINED, PRECISION,
+        )  # fmt: skip
+
+
+@triton.jit
+def _meet(
+    best,
+    weight,
+    total,
+    shares,
+    peaks,
+    target,
+    arrived,
+    first,
+    parts,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    NARROW: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDE: tl.constexpr,
+    JOINED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Leave a split's results; the last of JOINED neighbours to arrive joins those, the last of these joins all."""
+    KV_HEADS: tl.constexpr = HEADS // GROUP
+    number = tl.program_id(1)
+    row = tl.arange(0, ROWS)
+    own = (row < GROUP)[:, None] & (tl.arange(0, WIDE) < DIM)[None, :]
+    leader = first + (number - first) // JOINED * JOINED
+    near = tl.minimum(parts - (leader - first), JOINED)
+    _leave(best, weight, total, shares, peaks, number, HEADS, GROUP, ROWS, DIM, WIDE)
+    if tl.atomic_add(arrived + leader * (2 * KV_HEADS), 1, sem="acq_rel") == near - 1:
+        tl.store(arrived + leader * (2 * KV_HEADS), 0)
+        best, weight, total = _join(
+            shares, peaks, leader, near, 1, HEADS, GROUP, ROWS, NARROW, DIM, WIDE, JOINED, PRECISION
+        )
+        if parts <= JOINED:
+            tl.store(target, total / weight[:, None], mask=own)
+        else:
+            tl.debug_barrier()
+            _leave(best, weight, total, shares, peaks, leader, HEADS, GROUP, ROWS, DIM, WIDE)
+            far = tl.cdiv(parts, JOINED)
+            if tl.atomic_add(arrived + first * (2 * KV_HEADS) + KV_HEADS, 1, sem="acq_rel") == far - 1:
+                tl.store(arrived + first * (2 * KV_HEADS) + KV_HEADS, 0)
+                best, weight, total = _join(
+                    shares, peaks, first, far, JOINED, HEADS, GROUP, ROWS, NARROW, DIM, WIDE, JOINED, PRECISION
+                )
+                tl.store(target, total / weight[:, None], mask=own)
+
+
+@triton.jit
+def _leave(
+    best,
+    weight,
+    total,
+    shares,
+    peaks,
+    number,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Write a running softmax where the split `number` has its room, for another program to read."""
+    row = tl.arange(0, ROWS)
+    column = tl.arange(0, WIDE)
+    place = number * HEADS + row
+    tl.store(
+        shares + place[:, None] * DIM + column[None, :], total, mask=(row < GROUP)[:, None] & (column < DIM)[None, :]
+    )
+    tl.store(peaks + place * 2, best, mask=row < GROUP)
+    tl.store(peaks + place * 2 + 1, weight, mask=row < GROUP)
+    tl.debug_barrier()
 
 
 @triton.jit
 def _join(
-    partial,
-    stats,
-    target,
+    shares,
+    peaks,
     first,
-    parts,
-    KV_HEADS: tl.constexpr,
+    count,
+    stride,
+    HEADS: tl.constexpr,
     GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    NARROW: tl.constexpr,
     DIM: tl.constexpr,
     WIDE: tl.constexpr,
     JOINED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
-    """Sum the splits of one sequence and KV head in their order, JOINED at a time, as few rows as the group needs."""
-    NARROW: tl.constexpr = 1 if GROUP == 1 else 2 if GROUP == 2 else 4 if GROUP <= 4 else 8 if GROUP <= 8 else 16
-    ROWS: tl.constexpr = NARROW if GROUP <= 16 else 32 if GROUP <= 32 else 64
-    part = tl.arange(0, JOINED)
+    """Join `count` results that lie `stride` splits apart, in their order, as attention over them: JOINED of them at a
+    time are NARROW lines each, of which a row sees its own."""
     row = tl.arange(0, ROWS)
     column = tl.arange(0, WIDE)
-    best = tl.full((ROWS,), float("-inf"), tl.float32)
-    for at in range(0, parts, JOINED):
-        real = (at + part < parts)[:, None] & (row < GROUP)[None, :]
-        place = (first + (at + part) * KV_HEADS)[:, None] * GROUP + row[None, :]
-        seen = tl.load(stats + place * 2, mask=real, other=float("-inf"), cache_modifier=".cg")
-        best = tl.maximum(best, tl.max(seen, axis=0))
-    best = tl.where(row < GROUP, best, 0.0)
-    weight = tl.zeros((ROWS,), tl.float32)
+    line = tl.arange(0, JOINED * NARROW)
+    best = tl.where(row < GROUP, float("-inf"), 0.0)
+    weight = tl.where(row < GROUP, 0.0, 1.0)
     total = tl.zeros((ROWS, WIDE), tl.float32)
-    for at in tl.range(0, parts, JOINED, num_stages=3):
-        real = (at + part < parts)[:, None] & (row < GROUP)[None, :]
-        place = (first + (at + part) * KV_HEADS)[:, None] * GROUP + row[None, :]
-        seen = tl.load(stats + place * 2, mask=real, other=float("-inf"), cache_modifier=".cg")
-        heavy = tl.load(stats + place * 2 + 1, mask=real, other=0.0, cache_modifier=".cg")
-        share = tl.exp2(seen - best[None, :])
-        known = real[:, :, None] & (column < DIM)[None, None, :]
-        source = partial + place[:, :, None] * DIM + column[None, None, :]
-        summed = tl.load(source, mask=known, other=0.0, cache_modifier=".cg")
-        weight += tl.sum(heavy * share, axis=0)
-        total += tl.sum(summed * share[:, :, None], axis=0)
-    own = (row < GROUP)[:, None] & (column < DIM)[None, :]
-    tl.store(target + row[:, None] * DIM + column[None, :], total / weight[:, None], mask=own)
+    for at in tl.range(0, count, JOINED, num_stages=2):
+        real = (at + line // NARROW < count) & (line % NARROW < GROUP)
+        source = (first + (at + line // NARROW) * stride) * HEADS + line % NARROW
+        peak = tl.load(peaks + source * 2, mask=real, other=float("-inf"), cache_modifier=".cg")
+        heavy = tl.load(peaks + source * 2 + 1, mask=real, other=0.0, cache_modifier=".cg")
+        summed = fetch(shares, source * DIM, column, real, DIM, False)
+        score = tl.where(row[:, None] == (line % NARROW)[None, :], peak[None, :], float("-inf"))
+        better = tl.maximum(best, tl.max(score, axis=1))
+        kept = tl.exp2(best - better)
+        share = tl.exp2(score - better[:, None])
+        weight = weight * kept + tl.sum(share * heavy[None, :], axis=1)
+        total = tl.dot(share, summed, total * kept[:, None], input_precision=PRECISION)
+        best = better
+    return best, weight, total

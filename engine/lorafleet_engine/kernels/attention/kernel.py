@@ -11,12 +11,12 @@ from lorafleet_engine.kernels.attention.online import LOG2_E
 
 LISTERS = 8
 """Programs that write a list."""
-MANY = 32
-"""Sequences from which on smaller blocks are faster, because more programs share a multiprocessor."""
-LEAST_TOKENS = 256
-"""Tokens of a split at least: below, joining costs more than it brings..."""
-FEWEST_SPLITS = 16
-"""...and how many more splits than sequences there may be at least."""
+FEW = 8
+"""Sequences below which a context is cut finely, because nothing else fills the device."""
+MANY = 128
+"""Sequences from which on smaller programs are faster, because more of them share a multiprocessor."""
+LEAST_LINES = 16
+"""What a matrix product sums over at least."""
 MOST_LISTED = 1024
 """Sequences of a step, single tokens or chunks, at most: the lists' kernels hold all their numbers at once."""
 
@@ -24,18 +24,18 @@ MOST_LISTED = 1024
 def decode_tile(dtype: torch.dtype, sequences: int) -> DecodeTile:
     """The tile for so many single tokens; see docs/benchmarks for the figures."""
     if dtype == torch.float32:
-        return DecodeTile(32, 4, 2, 4)
-    return DecodeTile(64, 4, 3, 8) if sequences < MANY else DecodeTile(32, 4, 3, 4)
+        return DecodeTile(32, 4, 2, 8)
+    return DecodeTile(64, 4, 3, 8) if sequences < MANY else DecodeTile(32, 2, 4, 8)
 
 
 def prefill_tile(dtype: torch.dtype) -> PrefillTile:
-    return PrefillTile(32, 32, 8, 1) if dtype == torch.float32 else PrefillTile(64, 64, 4, 3)
+    return PrefillTile(32, 32, 8, 1, 1) if dtype == torch.float32 else PrefillTile(64, 64, 4, 3, 2)
 
 
 def spread_of(sequences: int) -> Spread:
     """How many splits so many single tokens get, whatever their contexts: where sequences alone fill the device, only
-    contexts of more than twice the mean are cut."""
-    return Spread(max(sequences // 2, FEWEST_SPLITS), LEAST_TOKENS)
+    those far above the mean are cut."""
+    return Spread(63, 64) if sequences < FEW else Spread(max(sequences // 2, 50), 256)
 
 
 def list_work(contexts: StepContexts, dtype: torch.dtype) -> ListedWork:
@@ -52,7 +52,7 @@ def listed(contexts: StepContexts, tile: DecodeTile, chunk_tile: PrefillTile, sp
     capacity = decodes + spread.more if decodes else 0
     queries = chunk_tile.rows // contexts.group
     count = sum(-(-tokens // queries) for tokens, _ in contexts.chunks)
-    ints = [capacity * decode.RECORD, count * prefill.RECORD, decodes * heads.kv]
+    ints = [capacity * decode.RECORD, count * prefill.RECORD, capacity * 2 * heads.kv]
     splits, blocks, arrived = torch.empty(sum(ints), device=device, dtype=torch.int32).split(ints)
     floats = [capacity * heads.query * heads.dim, capacity * heads.query * 2]
     partial, stats = torch.empty(sum(floats), device=device, dtype=torch.float32).split(floats)
@@ -69,6 +69,7 @@ def _list_splits(work: ListedWork, spread: Spread) -> None:
     decode.list_splits[(LISTERS,)](
         contexts.lengths,
         contexts.table_starts,
+        contexts.pages,
         work.splits,
         work.arrived,
         contexts.decodes,
@@ -77,6 +78,8 @@ def _list_splits(work: ListedWork, spread: Spread) -> None:
         contexts.decodes + spread.more,
         KV_HEADS=contexts.heads.kv,
         PADDED=MOST_LISTED,
+        WINDOW=contexts.window or 0,
+        PAGE=contexts.layout.block,
         BLOCK=work.tile.block,
         RECORD=decode.RECORD,
     )
@@ -131,8 +134,9 @@ def attend_decodes(
         out,
         heads.dim**-0.5 * LOG2_E,
         ROWS=max(triton.next_power_of_2(work.contexts.group), 16),
+        NARROW=triton.next_power_of_2(work.contexts.group),
         BLOCK=tile.block,
-        JOINED=tile.joined,
+        JOINED=max(tile.joined, LEAST_LINES // triton.next_power_of_2(work.contexts.group)),
         STAGES=tile.stages,
         RECORD=decode.RECORD,
         num_warps=tile.warps,
@@ -156,6 +160,7 @@ def attend_chunks(
         ROWS=tile.rows,
         BLOCK=tile.block,
         STAGES=tile.stages,
+        MASKED=tile.masked,
         RECORD=prefill.RECORD,
         num_warps=tile.warps,
         **_model(query, work),
@@ -170,6 +175,7 @@ def _model(query: torch.Tensor, work: ListedWork) -> dict[str, int | str]:
         "GROUP": work.contexts.group,
         "DIM": heads.dim,
         "WIDE": triton.next_power_of_2(heads.dim),
+        "WINDOW": work.contexts.window or 0,
         "PAGE": layout.block,
         "PAGE_ROWS": layout.page_rows,
         "PRECISION": "ieee" if query.dtype == torch.float32 else "tf32",

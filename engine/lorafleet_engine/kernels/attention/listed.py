@@ -19,12 +19,14 @@ class DecodeTile:
 
 @dataclass(frozen=True, slots=True)
 class PrefillTile:
-    """How chunks are computed: rows (queries x heads of a group) and tokens of a block, warps, blocks under way."""
+    """How chunks are computed: rows (queries x heads of a group) and tokens of a block, warps, blocks under way
+    where all is visible and where some is not."""
 
     rows: int
     block: int
     warps: int
     stages: int
+    masked: int
 
 
 @dataclass(frozen=True, slots=True)

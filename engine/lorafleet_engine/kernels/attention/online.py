@@ -25,11 +25,13 @@ def fetch(cache, source, column, inside, DIM: tl.constexpr, WHOLE: tl.constexpr)
 
 
 @triton.jit
-def take_in(score, value, best, weight, total, PRECISION: tl.constexpr):
-    """One block's scores [M, N] (base 2, -inf where hidden) and values [N, D] into the running softmax."""
+def take_in(score, value, best, weight, total, BLIND: tl.constexpr, PRECISION: tl.constexpr):
+    """One block's scores [M, N] (base 2, -inf where hidden) and values [N, D] into the running softmax. BLIND says that
+    a row may have seen nothing yet."""
     better = tl.maximum(best, tl.max(score, axis=1))
-    kept = tl.exp2(best - better)
-    chance = tl.exp2(score - better[:, None])
+    peak = tl.where(better == float("-inf"), 0.0, better) if BLIND else better
+    kept = tl.exp2(best - peak)
+    chance = tl.exp2(score - peak[:, None])
     weight = weight * kept + tl.sum(chance, axis=1)
     total = tl.dot(chance.to(value.dtype), value, total * kept[:, None], input_precision=PRECISION)
     return better, weight, total

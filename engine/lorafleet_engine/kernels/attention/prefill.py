@@ -58,10 +58,12 @@ def attend_blocks(
     ROWS: tl.constexpr,
     DIM: tl.constexpr,
     WIDE: tl.constexpr,
+    WINDOW: tl.constexpr,
     PAGE: tl.constexpr,
     PAGE_ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
+    MASKED: tl.constexpr,
     RECORD: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -82,23 +84,27 @@ def attend_blocks(
     weight = tl.zeros((ROWS,), tl.float32)
     total = tl.zeros((ROWS, WIDE), tl.float32)
     end = position + queries
-    seen = (position + 1) // BLOCK * BLOCK
-    page = tl.load(table + step // PAGE, mask=step < end, other=0)
-    for at in tl.range(0, seen, BLOCK, num_stages=STAGES):
+    begin = tl.maximum(position + 1 - WINDOW, 0) // BLOCK * BLOCK if WINDOW else 0
+    seen = begin if WINDOW else (position + 1) // BLOCK * BLOCK
+    page = tl.load(table + begin // PAGE + step // PAGE, mask=begin + step < end, other=0)
+    for at in tl.range(begin, seen, BLOCK, num_stages=STAGES):
         source = (page.to(tl.int64) * PAGE_ROWS + step % PAGE) * KV_ROW + head * DIM
         page = tl.load(table + (at + BLOCK) // PAGE + step // PAGE, mask=at + BLOCK + step < end, other=0)
         key = fetch(keys, source, column, None, DIM, True)
         value = fetch(values, source, column, None, DIM, True)
         score = tl.dot(q, tl.trans(key), input_precision=PRECISION) * scale
-        best, weight, total = take_in(score, value, best, weight, total, PRECISION)
-    for at in tl.range(seen, end, BLOCK, num_stages=1):
+        best, weight, total = take_in(score, value, best, weight, total, False, PRECISION)
+    for at in tl.range(seen, end, BLOCK, num_stages=MASKED):
         inside = at + step < end
         source = (page.to(tl.int64) * PAGE_ROWS + step % PAGE) * KV_ROW + head * DIM
         page = tl.load(table + (at + BLOCK) // PAGE + step // PAGE, mask=at + BLOCK + step < end, other=0)
         key = fetch(keys, source, column, inside, DIM, False)
         value = fetch(values, source, column, inside, DIM, False)
         score = tl.dot(q, tl.trans(key), input_precision=PRECISION) * scale
-        visible = (at + step)[None, :] <= (position + row // GROUP)[:, None]
+        own_place = position + row // GROUP
+        visible = (at + step)[None, :] <= own_place[:, None]
+        if WINDOW:
+            visible &= (at + step)[None, :] > (own_place - WINDOW)[:, None]
         score = tl.where(visible, score, float("-inf"))
-        best, weight, total = take_in(score, value, best, weight, total, PRECISION)
+        best, weight, total = take_in(score, value, best, weight, total, WINDOW > 0, PRECISION)
     tl.store(out + place, total / weight[:, None], mask=own)

@@ -41,6 +41,8 @@ def gathered(contexts: StepContexts, dtype: torch.dtype) -> GatheredContexts:
     lengths, layout = contexts.lengths, contexts.layout
     token = torch.arange(int(lengths.max()) if contexts.decodes else 0, device=lengths.device)
     inside = token < lengths[:, None]
+    if contexts.window is not None:
+        inside &= token >= lengths[:, None] - contexts.window
     place = contexts.table_starts[: contexts.decodes, None] + token // layout.block
     pages = contexts.pages[place.where(inside, 0).long()].where(inside, layout.zero_page)
     index = pages * layout.page_rows + torch.where(inside, token % layout.block, 0)
@@ -55,7 +57,10 @@ def _chunks(contexts: StepContexts, dtype: torch.dtype) -> tuple[Chunk, ...]:
         token = torch.arange(end, device=contexts.pages.device)
         table = contexts.pages[int(contexts.table_starts[contexts.decodes + number]) :]
         index = table[token // layout.block] * layout.page_rows + token % layout.block
-        inside = token <= token[end - count :, None]
+        place = token[end - count :, None]
+        inside = token <= place
+        if contexts.window is not None:
+            inside &= token > place - contexts.window
         chunks.append(Chunk(row, count, index, _hiding(inside, dtype)))
         row += count
     return tuple(chunks)
