@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from lorafleet_engine.kernels.attention import attend
+from lorafleet_engine.kernels.attention import rotate_and_attend
 from lorafleet_engine.kernels.lora import LoraUpdate
-from lorafleet_engine.kernels.rope import HeadNorms, Heads, rotate_and_store
+from lorafleet_engine.kernels.rope import HeadNorms, Heads
 from lorafleet_engine.layers.batch import ForwardBatch
 from lorafleet_engine.layers.linear import ProjectionGroup
 
@@ -23,8 +23,9 @@ class Attention:
 
     def __call__(self, x: torch.Tensor, batch: ForwardBatch) -> tuple[torch.Tensor, LoraUpdate | None]:
         """x [T, hidden] -> [T, hidden], and what is still to be added to it; the tokens' keys and values are stored."""
-        keys, values = batch.cache_of(self.layer)
         qkv, update = self.qkv(x, batch.lora)
-        query = rotate_and_store(qkv, self.heads, batch.new, (keys, values), self.norms, update)
-        attended = attend(query, keys, values, batch.attention)
+        cache = batch.cache_of(self.layer)
+        attended = rotate_and_attend(
+            qkv, self.heads, batch.new, cache, batch.attention, norms=self.norms, update=update
+        )
         return self.output(attended.flatten(1), batch.lora)

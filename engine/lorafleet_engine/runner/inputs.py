@@ -21,8 +21,8 @@ from lorafleet_engine.runner.pool import DevicePool
 @dataclass(frozen=True, slots=True)
 class InputBuilder:
     """Turns packed ints into a ForwardBatch over one pool, for attention with these heads and `window` (see
-    StepContexts); rope is model.rope's table; `side` see TileSource; `ints` are the sampled tokens of the step before and then the packed ints (see StepPacker).
-    """
+    StepContexts); rope is model.rope's table; `side` see TileSource; `ints` are the sampled tokens of the step before
+    and then the packed ints (see StepPacker)."""
 
     geometry: PoolGeometry
     pool: DevicePool

@@ -7,7 +7,8 @@ import torch
 
 from lorafleet_engine.kernels.attention import reference
 from lorafleet_engine.kernels.attention.contexts import CacheLayout, StepContexts
-from lorafleet_engine.kernels.rope import Heads
+from lorafleet_engine.kernels.rope import HeadNorms, Heads, NewTokens
+from lorafleet_engine.kernels.rope.reference import rotate_and_store
 from tests.engine.kernels.test_elementwise_kernel import DTYPES, error
 
 pytestmark = pytest.mark.gpu
@@ -132,7 +133,9 @@ def test_decode(device: torch.device, dtype: torch.dtype, heads: Heads, lengths:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("spread", [(1, 64), (3, 64), (11, 64), (200, 64), (66, 4096)])
-@pytest.mark.parametrize("lengths", [[300], [9000, 20], pytest.param([1, 700, 64, 65, 129, 1200], id="small-splits")])
+@pytest.mark.parametrize(
+    "lengths", [[300], [9000, 20], [1, 700, 64, 65, 129, 1200], pytest.param([1, 600, 64], id="small-splits")]
+)
 def test_splits(device: torch.device, dtype: torch.dtype, lengths: list[int], spread: tuple[int, int]) -> None:
     check(Case(SMALL, lengths, [], device, dtype), spread)
 
@@ -183,6 +186,45 @@ def test_window(
     chunks: list[tuple[int, int]],
 ) -> None:
     check(Case(heads, lengths, chunks, device, dtype, window))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(
+    ("heads", "lengths", "window"),
+    [
+        pytest.param(SMALL, [1, 17, 170], None, id="small"),
+        pytest.param(ODD, [40, 3, 300], 33, id="small-window"),
+        (QWEN, [200, 1, 16, 64, 4097], None),
+        (QWEN, [1 + n * 20 for n in range(250)], None),
+        (QWEN, [30_000], 4096),
+        *(pytest.param(*group.values, [77, 3, 900], None, id=group.id) for group in GROUPS),
+    ],
+)
+def test_rotate_and_attend(
+    device: torch.device, dtype: torch.dtype, normed: bool, heads: Heads, lengths: list[int], window: int | None
+) -> None:
+    """One launch does what rotating, storing and attending do, and leaves the rest of the cache alone."""
+    from lorafleet_engine.kernels.attention import kernel
+
+    case = Case(heads, lengths, [], device, dtype, window)
+    slots = torch.stack([rows[-1] for rows in case.rows]).to(device)
+    rows = torch.randn(len(lengths), (heads.query + 2 * heads.kv) * heads.dim).to(device, dtype)
+    cos, sin = torch.rand(len(lengths), 2, 1, heads.dim // 2, device=device).mul(2).sub(1).unbind(1)
+    new = NewTokens(slots, cos, sin)
+    norms = None
+    if normed:
+        norms = HeadNorms(*(torch.randn(2, heads.dim, device=device) + 1).to(dtype).unbind(), 1e-6)
+    cache = case.keys.clone(), case.values.clone()
+    for half in cache:
+        half[slots] = math.nan
+    out = kernel.rotate_and_attend(rows, new, cache, norms, kernel.list_work(case.contexts, dtype))
+    case.query = rotate_and_store(rows, heads, new, (case.keys, case.values), norms)
+    assert error(out, case.exact()) < BOUNDS[dtype]
+    assert error(cache[0][slots], case.keys[slots].double()) < BOUNDS[dtype]
+    cache[0][slots] = case.keys[slots]
+    for got, wanted in zip(cache, (case.keys, case.values), strict=True):
+        assert torch.equal(got.nan_to_num(), wanted.nan_to_num())
 
 
 @pytest.mark.parametrize("window", [None, 9])

@@ -10,8 +10,10 @@ from lorafleet_engine.kernels.attention import reference
 from lorafleet_engine.kernels.attention.contexts import CacheLayout, StepContexts
 from lorafleet_engine.kernels.attention.listed import ListedWork
 from lorafleet_engine.kernels.attention.reference import GatheredContexts
+from lorafleet_engine.kernels.lora import LoraUpdate
+from lorafleet_engine.kernels.rope import HeadNorms, Heads, NewTokens, rotate_and_store
 
-__all__ = ["AttentionWork", "CacheLayout", "StepContexts", "attend", "attention_work"]
+__all__ = ["AttentionWork", "CacheLayout", "StepContexts", "attend", "attention_work", "rotate_and_attend"]
 
 AttentionWork = GatheredContexts | ListedWork
 
@@ -36,3 +38,22 @@ def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, work: 
     from lorafleet_engine.kernels.attention import kernel
 
     return kernel.attend(query, keys, values, work)
+
+
+def rotate_and_attend(
+    qkv: torch.Tensor,
+    heads: Heads,
+    new: NewTokens,
+    cache: tuple[torch.Tensor, torch.Tensor],
+    work: AttentionWork,
+    *,
+    norms: HeadNorms | None = None,
+    update: LoraUpdate | None = None,
+) -> torch.Tensor:
+    """rotate_and_store of qkv [T, (query + 2 kv) * dim], then attend: in one launch where that is possible."""
+    if isinstance(work, ListedWork) and not work.contexts.chunks and update is None:
+        from lorafleet_engine.kernels.attention import kernel
+
+        return kernel.rotate_and_attend(qkv, new, cache, norms, work)
+    query = rotate_and_store(qkv, heads, new, cache, norms, update)
+    return attend(query, *cache, work)

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from lorafleet_engine.kernels.attention.online import fetch, take_in
+from lorafleet_engine.kernels.rope.turning import turned
 
 RECORD = 16
 """Ints of a split in the list: sequence (-1: none), first token, end, first of the sequence's splits, how many it has,
@@ -80,6 +81,13 @@ def attend_splits(
     partial,
     stats,
     out,
+    cos,
+    sin,
+    slots,
+    query_norm,
+    key_norm,
+    angle_stride,
+    eps,
     scale,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -87,6 +95,8 @@ def attend_splits(
     NARROW: tl.constexpr,
     DIM: tl.constexpr,
     WIDE: tl.constexpr,
+    RAW: tl.constexpr,
+    NORM: tl.constexpr,
     WINDOW: tl.constexpr,
     PAGE: tl.constexpr,
     PAGE_ROWS: tl.constexpr,
@@ -96,7 +106,10 @@ def attend_splits(
     RECORD: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    KV_ROW: tl.constexpr = HEADS // GROUP * DIM
+    """`query` [T, HEADS * DIM] is ready and the tokens' keys and values are stored; or RAW: it is [T, q, k, v], to be
+    rotated (and normed), and the split that ends with its token stores the key and value."""
+    KV_HEADS: tl.constexpr = HEADS // GROUP
+    KV_ROW: tl.constexpr = KV_HEADS * DIM
     head = tl.program_id(0)
     record = splits + tl.program_id(1) * RECORD
     sequence = tl.load(record)
@@ -114,7 +127,22 @@ def attend_splits(
     own = (row < GROUP)[:, None] & (column < DIM)[None, :]
     place = (sequence.to(tl.int64) * HEADS + head * GROUP + row)[:, None] * DIM + column[None, :]
     page = tl.load(record + 8 + step // PAGE, mask=start + step < end, other=0)
-    q = tl.load(query + place, mask=own, other=0.0)
+    if RAW:
+        raw = query + sequence.to(tl.int64) * ((HEADS + 2 * KV_HEADS) * DIM)
+        angles = sequence * angle_stride
+        heads = tl.where(row < GROUP, head * GROUP + row, 0)
+        q = turned(raw + heads * DIM, cos + angles, sin + angles, query_norm, eps, column, DIM, NORM)
+        q = tl.where(own, q, 0.0).to(query.dtype.element_ty)
+        if tl.program_id(1) == first + parts - 1:
+            slot = tl.load(slots + sequence) * KV_ROW + head * DIM + column
+            one = HEADS + head + tl.arange(0, 1)
+            key = turned(raw + one * DIM, cos + angles, sin + angles, key_norm, eps, column, DIM, NORM)
+            value = tl.load(raw + (HEADS + KV_HEADS + head) * DIM + column, mask=column < DIM, other=0.0)
+            tl.store(keys + slot[None, :], key, mask=(column < DIM)[None, :])
+            tl.store(values + slot, value, mask=column < DIM)
+            tl.debug_barrier()
+    else:
+        q = tl.load(query + place, mask=own, other=0.0)
     best = tl.full((ROWS,), float("-inf"), tl.float32)
     weight = tl.zeros((ROWS,), tl.float32)
     total = tl.zeros((ROWS, WIDE), tl.float32)

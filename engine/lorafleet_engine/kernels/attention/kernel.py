@@ -8,6 +8,7 @@ from lorafleet_engine.kernels.attention import decode, prefill
 from lorafleet_engine.kernels.attention.contexts import StepContexts
 from lorafleet_engine.kernels.attention.listed import DecodeTile, ListedWork, PrefillTile, Spread
 from lorafleet_engine.kernels.attention.online import LOG2_E
+from lorafleet_engine.kernels.rope.reference import HeadNorms, NewTokens
 
 LISTERS = 8
 """Programs that write a list."""
@@ -121,17 +122,43 @@ def attend_decodes(
     out: torch.Tensor, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, work: ListedWork
 ) -> None:
     """Fill the rows of the single tokens."""
+    unused = (query, query, query, query, query, 0, 0.0)
+    _attend_splits(out, (query, keys, values), work, unused, {"RAW": False, "NORM": False})
+
+
+def rotate_and_attend(
+    qkv: torch.Tensor,
+    new: NewTokens,
+    cache: tuple[torch.Tensor, torch.Tensor],
+    norms: HeadNorms | None,
+    work: ListedWork,
+) -> torch.Tensor:
+    """Single tokens only: what rotate_and_store and attend do, in one launch."""
+    heads = work.contexts.heads
+    out = qkv.new_empty(qkv.shape[0], heads.query, heads.dim)
+    query_norm, key_norm, eps = (qkv, qkv, 0.0) if norms is None else (norms.query, norms.key, norms.eps)
+    told = (new.cos, new.sin, new.slots, query_norm, key_norm, new.cos.stride(0), eps)
+    _attend_splits(out, (qkv, *cache), work, told, {"RAW": True, "NORM": norms is not None})
+    return out
+
+
+def _attend_splits(
+    out: torch.Tensor,
+    read: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    work: ListedWork,
+    new: tuple[torch.Tensor | float, ...],
+    form: dict[str, bool],
+) -> None:
     heads, tile = work.contexts.heads, work.tile
     decode.attend_splits[(heads.kv, work.splits.shape[0] // decode.RECORD)](
-        query,
-        keys,
-        values,
+        *read,
         work.contexts.pages,
         work.splits,
         work.arrived,
         work.partial,
         work.stats,
         out,
+        *new,
         heads.dim**-0.5 * LOG2_E,
         ROWS=max(triton.next_power_of_2(work.contexts.group), 16),
         NARROW=triton.next_power_of_2(work.contexts.group),
@@ -140,7 +167,8 @@ def attend_decodes(
         STAGES=tile.stages,
         RECORD=decode.RECORD,
         num_warps=tile.warps,
-        **_model(query, work),
+        **form,
+        **_model(out, work),
     )
 
 
