@@ -6,9 +6,10 @@ after the answer: Envoy would otherwise cut a running response when the picker d
 
 import logging
 import time
-from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
+import grpc
 import orjson
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as ext_proc_grpc
@@ -36,6 +37,8 @@ from lorafleet_gateway.shell.states import StatePolls
 
 ABANDONED = "abandoned"
 """What metrics call a request whose client left before the answer."""
+
+Stream: TypeAlias = "grpc.aio.ServicerContext[ext_proc.ProcessingRequest, ext_proc.ProcessingResponse]"
 
 log = logging.getLogger(__name__)
 
@@ -66,38 +69,38 @@ class Picker(ext_proc_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # 
         self._desk = desk
         self.table: Table | None = None
 
-    async def Process(
-        self, requests: AsyncIterable[ext_proc.ProcessingRequest], _: object
-    ) -> AsyncIterator[ext_proc.ProcessingResponse]:
+    async def Process(self, _: object, stream: Stream) -> None:
         """One gRPC stream per HTTP request."""
         started = time.monotonic()
         label = ABANDONED
         try:
-            async for answer in self._answers(aiter(requests)):
-                label = answer.label
-                yield answer.response
+            label = await self._answer(stream)
         finally:
             self._desk.metrics.answers.labels(label).inc()
             self._desk.metrics.pick_seconds.observe(time.monotonic() - started)
 
-    async def _answers(self, requests: AsyncIterator[ext_proc.ProcessingRequest]) -> AsyncIterator[Answer]:
+    async def _answer(self, stream: Stream) -> str:
+        """Answer one request. Returns what metrics call it."""
         try:
-            first = await anext(requests, None)
-            if first is None:
-                return
+            first = await stream.read()
+            if not isinstance(first, ext_proc.ProcessingRequest):  # the end
+                return ABANDONED
             opened = self._open(first.request_headers)
             if isinstance(opened, Answer):
-                yield opened
-                return
-            yield Answer(ABANDONED, build_continue())
-            second = await anext(requests, None)
-            if second is not None:
-                yield self._pick(opened, second.request_body.body)
+                answer = opened
+            else:
+                await stream.write(build_continue())
+                second = await stream.read()
+                if not isinstance(second, ext_proc.ProcessingRequest):
+                    return ABANDONED
+                answer = self._pick(opened, second.request_body.body)
         except Rejection as rejection:
-            yield Answer(rejection.code, build_rejection(rejection))
+            answer = Answer(rejection.code, build_rejection(rejection))
         except Exception:
             log.exception("the picker failed")  # grpc.aio would print nothing
-            yield Answer("internal_error", build_rejection(internal_error()))
+            answer = Answer("internal_error", build_rejection(internal_error()))
+        await stream.write(answer.response)
+        return answer.label
 
     def _open(self, message: ext_proc.HttpHeaders) -> Answer | Tenant:
         """Judge the request by its headers: a final answer, or the tenant whose body is to be read."""

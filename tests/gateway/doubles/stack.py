@@ -150,15 +150,24 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 20) -
 @asynccontextmanager
 async def run_stack(folder: Path, engines: int = 2) -> AsyncIterator[Stack]:
     """Start everything and wait until it is ready."""
+    async with AsyncExitStack() as exits:
+        replicas = [await exits.enter_async_context(run_engine(f"e{n}", STATE_TOKEN)) for n in range(engines)]
+        yield await exits.enter_async_context(run_gateway(folder, replicas, fill))
+
+
+@asynccontextmanager
+async def run_gateway(
+    folder: Path, replicas: list[EngineDouble], fill_in: Callable[[Stack], None], **settings: str
+) -> AsyncIterator[Stack]:
+    """Start Envoy and picker before these engines, with the objects that `fill_in` puts; wait until they are ready."""
     find_envoy()
     async with AsyncExitStack() as exits:
         kubernetes = await exits.enter_async_context(run_kubernetes())
-        replicas = [await exits.enter_async_context(run_engine(f"e{n}", STATE_TOKEN)) for n in range(engines)]
         client = await exits.enter_async_context(aiohttp.ClientSession())
-        environment = os.environ | _write_environment(folder, kubernetes.url)
+        environment = os.environ | _write_environment(folder, kubernetes.url) | settings
         stack = Stack(read_settings(environment), kubernetes, replicas, client, environment)
         exits.callback(stack.stop_all)
-        fill(stack)
+        fill_in(stack)
         write_bootstrap(stack.settings)
         stack.start_picker()
         stack.start_envoy()

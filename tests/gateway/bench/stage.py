@@ -1,0 +1,90 @@
+"""What the benchmark runs against: engines in a process of their own, and a gateway before them."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lorafleet_contracts.admin import Tier
+from tests.gateway.doubles.engine import run_engine
+from tests.gateway.doubles.stack import STATE_TOKEN, Stack, digest, fill, put_adapter, run_gateway, until
+
+ENGINES = 4
+ADAPTERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where requests may go: to the gateway, or straight to the engines' serving ports."""
+
+    gateway: str
+    engines: tuple[str, ...]
+
+
+@asynccontextmanager
+async def set_stage() -> AsyncIterator[Stage]:
+    """Start engines, picker and Envoy; every engine holds every adapter."""
+    async with AsyncExitStack() as exits:
+        folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
+        doubles = [await exits.enter_async_context(run_engine(f"e{n}", STATE_TOKEN)) for n in range(ENGINES)]
+        ports = _free_ports(ENGINES)
+        exits.callback(_end, _start_engines(ports))
+        for double, port in zip(doubles, ports, strict=True):
+            double.serving = port  # the double's own serving port stays unused
+        stack = await exits.enter_async_context(run_gateway(folder, doubles, _fill))
+        await until(lambda: _all_known(stack))
+        for port in ports:
+            await until(lambda port=port: _listens(port))  # type: ignore[misc]
+        yield Stage(stack.url, tuple(f"http://127.0.0.1:{port}" for port in ports))
+
+
+def adapter_name(number: int) -> str:
+    """What a client calls adapter `number`."""
+    return f"adapter-{number}"
+
+
+def _fill(stack: Stack) -> None:
+    fill(stack)
+    for number in range(ADAPTERS):
+        put_adapter(stack, "acme", adapter_name(number), digest("d"))
+    held = {f"uid-{adapter_name(number)}@{digest('d')}": Tier.GPU for number in range(ADAPTERS)}
+    for engine in stack.engines:
+        engine.show(held)
+
+
+async def _all_known(stack: Stack) -> bool:
+    async with stack.client.get(f"http://127.0.0.1:{stack.settings.health_port}/metrics") as response:
+        return f'lorafleet_gateway_replicas{{state="known"}} {ENGINES}.0' in await response.text()
+
+
+async def _listens(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+def _start_engines(ports: list[int]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "tests.gateway.bench.engine", *map(str, ports)])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
