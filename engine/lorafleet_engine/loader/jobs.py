@@ -34,7 +34,7 @@ from lorafleet_engine.loader.messages import (
     StartTier,
 )
 from lorafleet_engine.loader.packed_tier import PackedTier, fingerprint_of
-from lorafleet_engine.loader.sources import LocalFolder, open_folder
+from lorafleet_engine.loader.sources import Folder, LocalFolder, open_folder
 
 if TYPE_CHECKING:
     from lorafleet_engine.loader.packer import Packer
@@ -154,7 +154,7 @@ class Jobs:
         source = open_folder(uri, self._volumes_dir)
         with self._disk.temporary() as folder:
             digest = fetch_adapter(source, folder, self._disk.limit)
-            _compare(declared or "", digest)
+            _check_digest(source, declared or "", digest)
             facts = self._need_packer().inspect(folder, digest)
             self._disk.admit(folder, digest)
         return facts
@@ -176,8 +176,9 @@ class Jobs:
 
     def _downloaded_base(self, job: FetchBase) -> tuple[Path, str]:
         with self._disk.temporary() as folder:
-            digest = fetch_base(open_folder(job.uri, self._volumes_dir), folder, self._disk.limit)
-            _compare(job.digest, digest)
+            source = open_folder(job.uri, self._volumes_dir)
+            digest = fetch_base(source, folder, self._disk.limit)
+            _check_digest(source, job.digest, digest)
             return self._disk.admit_base(folder, _base_key(job)), digest
 
     def _need_packer(self) -> "Packer":
@@ -200,6 +201,16 @@ def _base_key(job: FetchBase) -> str:
 
 def _packed(job: PackAdapter, entry: HostEntry, start: StartTier, **seconds: float) -> Packed:
     return Packed(job.job, entry.facts, entry.blob, entry.chat_template, tuple(seconds.items()), start)
+
+
+def _check_digest(source: Folder, declared: str, found: str) -> None:
+    """Files fetched one after the other can be of two versions; only the declared digest says that they are not."""
+    name = source.changed() if declared != found else None
+    if name is not None:
+        raise JobError(
+            ProblemCode.SOURCE_UNREACHABLE, f"{name} changed while the files were read; they are read again at rest"
+        )
+    _compare(declared, found)
 
 
 def _compare(declared: str, found: str) -> None:

@@ -32,6 +32,10 @@ class Folder(Protocol):
         """Write file `name` to `target`; return its SHA-256 in hex, None when there is none. Raises JobError."""
         ...
 
+    def changed(self) -> str | None:
+        """The name of a file that is another by now than when it was fetched from here, or None. Raises JobError."""
+        ...
+
 
 def open_folder(uri: str, volumes_dir: Path) -> Folder:
     """The folder of a source URI. Raises JobError for a scheme or form that is not read here."""
@@ -47,6 +51,9 @@ def open_folder(uri: str, volumes_dir: Path) -> Folder:
     raise JobError(ProblemCode.INVALID_REQUEST, f"the source uri {uri!r} is none of pvc://, file:///, http(s)://")
 
 
+Stamp = tuple[int | str | None, ...]
+
+
 class LocalFolder:
     """A folder on a mounted volume. Everything read from it lies under `root`, whatever links say."""
 
@@ -55,6 +62,7 @@ class LocalFolder:
     def __init__(self, root: Path, below: str) -> None:
         self._root = Path(os.path.realpath(root))
         self.path = Path(os.path.realpath(self._root / below))
+        self._fetched: dict[str, Stamp | None] = {}
         if not self.path.is_relative_to(self._root):
             raise JobError(ProblemCode.SOURCE_FORBIDDEN, f"the path {below!r} leaves its volume")
         if not self.path.is_dir():
@@ -63,10 +71,19 @@ class LocalFolder:
     def fetch(self, name: str, target: Path, limit: int) -> str | None:
         """See Folder."""
         with self._opened(name) as source:
+            self._fetched[name] = _stamp_of(source)
             if source is None:
                 return None
             with target.open("xb") as sink:
                 return _copy(iter(lambda: source.read(CHUNK_BYTES), b""), sink, name, limit)
+
+    def changed(self) -> str | None:
+        """See Folder. A file that is written to, or replaced, has another stamp."""
+        for name, stamp in self._fetched.items():
+            with self._opened(name) as source:
+                if _stamp_of(source) != stamp:
+                    return name
+        return None
 
     def digest(self, name: str) -> str | None:
         """SHA-256 of a file in place, None when there is none. Raises JobError."""
@@ -105,6 +122,7 @@ class HttpFolder:
 
     def __init__(self, uri: str) -> None:
         self._uri = uri.rstrip("/") + "/"
+        self._fetched: dict[str, Stamp | None] = {}
 
     def fetch(self, name: str, target: Path, limit: int) -> str | None:
         """See Folder."""
@@ -114,6 +132,7 @@ class HttpFolder:
                 httpx.Client(follow_redirects=False, timeout=TIMEOUT, trust_env=False) as client,
                 client.stream("GET", url, headers={"accept-encoding": "identity"}) as response,
             ):
+                self._fetched[name] = _validators_of(response)
                 if response.status_code == httpx.codes.NOT_FOUND:
                     return None
                 _refuse_answer(response, name)
@@ -123,6 +142,32 @@ class HttpFolder:
             raise JobError(
                 ProblemCode.SOURCE_UNREACHABLE, f"{name} cannot be fetched: {type(error).__name__}: {error}"
             ) from error
+
+    def changed(self) -> str | None:
+        """See Folder. Asks for heads; a server that knows none, or no validators, is believed."""
+        try:
+            with httpx.Client(follow_redirects=False, timeout=TIMEOUT, trust_env=False) as client:
+                for name, stamp in self._fetched.items():
+                    answer = client.head(self._uri + name, headers={"accept-encoding": "identity"})
+                    known = answer.status_code in (httpx.codes.OK, httpx.codes.NOT_FOUND)
+                    if known and _validators_of(answer) != stamp:
+                        return name
+        except httpx.HTTPError as error:
+            raise JobError(ProblemCode.SOURCE_UNREACHABLE, f"the source went away: {type(error).__name__}") from error
+        return None
+
+
+def _stamp_of(source: BufferedReader | None) -> Stamp | None:
+    if source is None:
+        return None
+    found = os.fstat(source.fileno())
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _validators_of(response: httpx.Response) -> Stamp | None:
+    if response.status_code == httpx.codes.NOT_FOUND:
+        return None
+    return tuple(response.headers.get(name) for name in ("etag", "last-modified", "content-length"))
 
 
 def _refuse_answer(response: httpx.Response, name: str) -> None:

@@ -70,7 +70,10 @@ def explain(problem: Problem, declared: bool) -> Refusal:
             )
         case ProblemCode.UNSUPPORTED_ADAPTER:
             reasons = "; ".join(problem.reasons) or said
-            return Refusal(Reason.UNSUPPORTED_ADAPTER, f"{reasons}. Train the adapter without what is listed")
+            return Refusal(
+                Reason.UNSUPPORTED_ADAPTER,
+                f"{reasons}. Put the files right, or train the adapter without what is listed",
+            )
         case ProblemCode.DOES_NOT_FIT:
             return does_not_fit(problem.needed or 0, problem.free or 0)
         case ProblemCode.SOURCE_FORBIDDEN:
