@@ -27,6 +27,8 @@ from lorafleet_engine.settings import Settings, load_settings
 
 logger = logging.getLogger(__name__)
 TERMINATION_LOG = Path("/dev/termination-log")
+LAST_WORDS_SECONDS = 2.0
+"""What an engine whose loop died takes at most to say so to whoever waits for an answer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,6 +71,8 @@ async def run_engine(settings: Settings) -> None:
     try:
         done, _ = await asyncio.wait((telling, serving, *working), return_when=asyncio.FIRST_COMPLETED)
         if telling not in done:
+            engine.drain()
+            await engine.drained(LAST_WORDS_SECONDS)
             done.pop().result()
         engine.drain()
         if not await engine.drained(settings.drain_seconds):

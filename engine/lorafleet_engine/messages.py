@@ -18,7 +18,9 @@ VersionKey: TypeAlias = str
 """One version of one adapter: `{uid}@{digest}`. Engines know versions, never names."""
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
-RejectCode = Literal["version_missing", "context_length_exceeded", "does_not_fit", "draining", "queue_full", "invalid"]
+RejectCode = Literal[
+    "version_missing", "context_length_exceeded", "does_not_fit", "draining", "queue_full", "invalid", "engine_died"
+]
 AdapterRejectCode = Literal["does_not_fit", "rank_above_limit", "wrong_model", "bad_blob", "draining"]
 VersionPhase = Literal["loading", "resident", "draining"]
 Quantization = Literal["none", "fp8"]

@@ -165,6 +165,23 @@ def test_a_dead_loop_ends_the_engine(own: Client) -> None:
     until(lambda: os.path.exists(f"/proc/{children['loader']}"), lambda alive: not alive, 5)
 
 
+def test_requests_of_a_dead_loop_are_told_so(own: Client) -> None:
+    """A plain request can be answered by another replica, a stream ends with an error and not as if it were whole."""
+    answers, last = list[httpx.Response](), list[dict[str, object]]()
+    asking = threading.Thread(target=lambda: answers.append(own.post("/v1/completions", BASE, own.long_body())))
+    with Client(own.engine) as other, other.streaming("/v1/completions", BASE, own.long_body()) as events:
+        next(events)
+        asking.start()
+        until(own.running, lambda count: count == 2)
+        os.kill(own.engine.children()["loop"], signal.SIGKILL)
+        asking.join(20)
+        with pytest.raises(AssertionError):  # no [DONE]
+            last.extend(events)
+    assert last[-1]["error"]
+    assert (answers[0].status_code, answers[0].headers["x-lorafleet-retry"]) == (503, "1")
+    assert answers[0].json()["error"]["code"] == "engine_died"
+
+
 def test_children_die_with_the_engine(own: Client) -> None:
     assert own.engine.process is not None
     children = own.engine.children()

@@ -61,6 +61,7 @@ class LoopClient:
         self._failed = ""
         self._configured = False
         self._draining = False
+        self._dead = False
         self._sequence = 0
         self.ready: LoopReady | None = None
         self.state: LoopState | None = None
@@ -81,6 +82,7 @@ class LoopClient:
                 message: FromLoop = await child.receive()
                 self._dispatch(message)
         except EOFError:
+            self._refuse_all()
             status = await child.end()
             raise ChildDiedError(self._failed or f"the loop process ended with status {status}") from None
         finally:
@@ -90,6 +92,9 @@ class LoopClient:
         """Send a request under an id of our own, returned; its news go to `receive` until the last or cancel()."""
         self._sequence += 1
         request_id = f"r{self._sequence}"
+        if self._dead:
+            receive(_last_word(request_id))
+            return request_id
         self._requests[request_id] = receive
         self._send(replace(request, request_id=request_id))
         return request_id
@@ -122,6 +127,13 @@ class LoopClient:
     def shutdown(self) -> None:
         """Let the loop end; run() then raises."""
         self._send(Shutdown())
+
+    def _refuse_all(self) -> None:
+        """Tell every request, now and later, that nothing more comes: another replica can still answer most of them."""
+        self._dead = True
+        requests, self._requests = self._requests, {}
+        for request_id, receive in requests.items():
+            receive(_last_word(request_id))
 
     def _send(self, message: object) -> None:
         if self._child is not None:
@@ -166,6 +178,10 @@ class LoopClient:
                 logger.error("the loop failed: %s", message.message)
             case Drained():
                 logger.info("the loop is drained")
+
+
+def _last_word(request_id: str) -> Rejected:
+    return Rejected(request_id, "engine_died", "this engine has failed and starts again")
 
 
 def _resolve(future: "asyncio.Future[Result] | None", result: Result) -> None:
