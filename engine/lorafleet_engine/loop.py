@@ -5,7 +5,6 @@ last one's tokens awaited. Runs in a process of its own, started by child.py; te
 own. It never parses, hashes or packs, and it waits for messages only while nothing is live.
 """
 
-import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +40,7 @@ from lorafleet_engine.messages import (
     UnloadAdapter,
     VersionKey,
 )
+from lorafleet_engine.pauses import Collector, avoid_pauses
 from lorafleet_engine.quality.checking import QualityChecker, make_checker
 from lorafleet_engine.quality.merging import start_engine
 from lorafleet_engine.requests import LiveRequest, Refusal, RequestRules
@@ -66,7 +66,7 @@ def run_loop(connection: Connection, settings: LoopConfig) -> None:
     core: EngineCore | None = None
     try:
         core = start_engine(settings, partial(_lose, mailbox))
-        gc.freeze()  # what has been built stays: no later collection need look at it
+        avoid_pauses()
         EngineLoop(core, mailbox, settings.state_interval_s, checker=make_checker(core, settings)).run()
     except (EOFError, BrokenPipeError):
         return
@@ -120,6 +120,7 @@ class EngineLoop:
         self._rules = RequestRules(core.placement.max_model_len, core.config.shape.vocab, core.config.eos_token_ids)
         self._versions = VersionKeeper(core, clock)
         self._checker = checker
+        self._collector = Collector(clock)
         self._live: dict[str, LiveRequest] = {}
         self._counters = LoopCounters()
         self._overlapped = core.runner.asynchronous if overlapped is None else overlapped
@@ -167,6 +168,7 @@ class EngineLoop:
             self._mailbox.send(Drained())
         if self._changed and self._clock() - self._reported_at >= self._state_gap():
             self._report()
+        self._collector.rest(idle=not self._live and not self._flight)
 
     def _beginners(self) -> Iterator[Resident | None]:
         """The adapters of the live requests, None for the base and for those that have begun."""

@@ -21,6 +21,7 @@ from lorafleet_engine.bench.session import EnginePlan, Session
 from lorafleet_engine.bench.workload import QWEN25_7B, RANKS, prompts
 from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.model.config import parse_config
+from lorafleet_engine.pauses import avoid_pauses
 from lorafleet_engine.runner.assembly import Placement, assemble
 from lorafleet_engine.runner.pool import DTYPES
 
@@ -87,13 +88,13 @@ class Bench:
             )
             self._session = Session(assemble(self.config, self._source, placement), self.floor.rank_unit_bytes)
             self._plan = plan
-            gc.collect()
-            gc.freeze()  # as the loop's process does
+            avoid_pauses()  # as the loop's process does
         return self._session
 
     def drop(self) -> None:
         """Let the engine go, and its memory: after a failure nobody knows what it still runs."""
         self._session, self._plan = None, None
+        gc.enable()
         gc.unfreeze()
         gc.collect()
         if self.device.type == "cuda":
