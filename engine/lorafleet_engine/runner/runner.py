@@ -107,7 +107,7 @@ class Runner:
             shape = self._send_exact(plan)
             return self._forward(self._packed[: shape.size], shape)
         exact, shape = self._send_rounded(plan)
-        logits = self._forward(self._packed[: shape.size], shape) if shape.chunks else self._graphs.run(shape)
+        logits = self._forward(self._packed[: shape.size], shape) if shape.chunks else self._replay(shape)
         return logits[: exact.samples]
 
     @torch.inference_mode()
@@ -124,7 +124,17 @@ class Runner:
         if self._graphs is None or shape.chunks:
             self._forward(self._packed[: shape.size], shape)
         else:
-            self._graphs.run(shape)
+            self._replay(shape)
+
+    def _replay(self, shape: StepShape) -> torch.Tensor:
+        """Run a captured step. One that prepare has not captured samples tokens while it is captured: those of the step
+        before, which it reads, are put back."""
+        assert self._graphs is not None
+        if shape not in self._graphs:
+            before = self.tokens.clone()
+            self._graphs.capture((shape,))
+            self.tokens.copy_(before)
+        return self._graphs.run(shape)
 
     def _forward(self, packed: torch.Tensor, shape: StepShape) -> torch.Tensor:
         """Logits, whose best tokens are sampled too: what a graph holds."""
