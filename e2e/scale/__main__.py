@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from e2e.cluster.apiserver import ApiServer, start_apiserver, stop_apiserver
@@ -19,7 +19,7 @@ from e2e.cluster.paths import find_cache
 from e2e.scale.fleet import Watcher, create, name_of, start_engines, stock, traffic, wait_until
 from lorafleet_kube.access import load_access
 from lorafleet_kube.api import KubeApi, connect
-from tests.support.operator_process import OperatorProcess
+from tests.support.operator_process import OperatorProcess, Usage
 from tests.support.stub_engine import StubEngine
 from tests.support.team import Team, install_crds, make_team
 
@@ -47,14 +47,31 @@ class Run:
     operator: OperatorProcess
     engines: list[StubEngine]
     watcher: Watcher
+    lives: list[Usage] = field(default_factory=list)
 
     def progress(self) -> str:
         """Where it is."""
-        usage = self.operator.usage()
         return (
-            f"{len(self.watcher.ready)} of {len(self.watcher.adapters)} ready, operator {usage.cpu_seconds:.0f} CPU s, "
-            f"{usage.peak_rss_mb:.0f} MB, tenants' writes {sum(self.watcher.of('Tenant'))}"
+            f"{len(self.watcher.ready)} of {len(self.watcher.adapters)} ready, operator {self.cpu():.0f} CPU s, "
+            f"{self.peak():.0f} MB, {len(self.lives)} restarts"
         )
+
+    def cpu(self) -> float:
+        """CPU seconds of the operator in all its lives."""
+        return self.operator.usage().cpu_seconds + sum(each.cpu_seconds for each in self.lives)
+
+    def peak(self) -> float:
+        """The most memory (MiB) that any life has taken."""
+        return max(each.peak_rss_mb for each in (self.operator.usage(), *self.lives))
+
+    async def supervise(self) -> None:
+        """Start the operator again when it ends, as the kubelet does. Cancel to stop."""
+        while True:
+            usage = self.operator.usage()
+            await asyncio.sleep(1)
+            if self.operator.ended:
+                self.lives.append(usage)
+                self.operator.start()
 
     def all_ready(self) -> bool:
         """Whether every adapter that exists is Ready and resident exactly where the engines should have it."""
@@ -94,11 +111,11 @@ async def _measure(server: ApiServer, options: Options) -> dict[str, object]:
     async with connect(await load_access(str(server.kubeconfig))) as api, _fleet(server, api, options) as run:
         print(f"== {options.adapters} adapters on {options.engines} engines", flush=True)
         ready = await _converge(run)
-        usage = run.operator.usage()
+        cpu = run.cpu()
         writes = run.watcher.of("LoraAdapter")
         print(f"   ready after {ready:.1f} s, {run.progress()}", flush=True)
+        print(f"   most writes: {run.watcher.busiest()}", flush=True)
         steady = await _count_steady_writes(run)
-        peak = run.operator.usage().peak_rss_mb
         recovery = await _kill_and_recover(run)
         return {
             "adapters": options.adapters,
@@ -106,8 +123,8 @@ async def _measure(server: ApiServer, options: Options) -> dict[str, object]:
             "ready_s": round(ready, 1),
             "writes_per_adapter": max(writes) - 1,
             "steady_writes_per_s": round(steady, 3),
-            "cpu_s": round(usage.cpu_seconds, 1),
-            "rss_mb": round(max(peak, run.operator.usage().peak_rss_mb)),
+            "cpu_s": round(cpu, 1),
+            "rss_mb": round(run.peak()),
             "mean_writes_per_adapter": round(sum(writes) / len(writes) - 1, 2),
             "recovery_s": round(recovery, 1),
         }
@@ -128,7 +145,9 @@ async def _fleet(server: ApiServer, api: KubeApi, options: Options) -> AsyncIter
             watching = [
                 asyncio.create_task(each.run()) for each in watcher.reflectors(api, team.namespace, system.namespace)
             ]
-            yield Run(options, team, operator, engines, watcher)
+            run = Run(options, team, operator, engines, watcher)
+            watching.append(asyncio.create_task(run.supervise()))
+            yield run
             for task in watching:
                 task.cancel()
         finally:
@@ -154,11 +173,11 @@ async def _count_steady_writes(run: Run) -> float:
     busy = asyncio.create_task(traffic(run.engines))
     await asyncio.sleep(SETTLE_SECONDS)
     run.watcher.writes.clear()
-    cpu, polls = run.operator.usage().cpu_seconds, sum(each.polls for each in run.engines)
+    cpu, polls = run.cpu(), sum(each.polls for each in run.engines)
     await asyncio.sleep(run.options.steady)
     busy.cancel()
     counts = {kind: sum(run.watcher.of(kind)) for kind in ("LoraAdapter", "LoraPool", "Tenant", "StatefulSet", "Lease")}
-    cpu = run.operator.usage().cpu_seconds - cpu
+    cpu = run.cpu() - cpu
     polls = sum(each.polls for each in run.engines) - polls
     print(f"   steady for {run.options.steady:.0f} s: writes {counts}, {cpu:.1f} CPU s, {polls} polls", flush=True)
     return sum(counts.values()) / run.options.steady
@@ -170,6 +189,7 @@ async def _kill_and_recover(run: Run) -> float:
     An engine loses its memory, 1 % of the adapters are deleted and as many made.
     """
     churn = max(1, run.options.adapters * CHURN_PERCENT // 100)
+    run.lives.append(run.operator.usage())
     run.operator.kill()
     killed = time.monotonic()
     run.engines[0].restart()

@@ -8,10 +8,12 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from lorafleet_contracts.admin import AdapterReport
 from lorafleet_kube.api import KubeApi
+from lorafleet_kube.errors import UnreachableError
 from lorafleet_kube.reflector import Change, Collection, Reflector
 from lorafleet_operator.shell.kinds import LEASES, LORA_ADAPTERS, LORA_POOLS, STATEFUL_SETS, TENANTS
 from tests.support.stub_engine import Pace, StubEngine
@@ -24,6 +26,7 @@ PACE = Pace(latency=0.02, fetch=1 / 400e6, load=1 / 2e9, patience=1.0)
 """Each of four jobs at a time: 400 MB/s from the source through the hashes to disk, 2 GB/s from disk to memory."""
 ADAPTERS_PER_TENANT = 50
 CREATIONS_IN_FLIGHT = 16
+CREATION_TRIES = 20
 TRAFFIC_SECONDS = 0.2
 
 
@@ -40,19 +43,28 @@ def report_of(index: int) -> AdapterReport:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One version of an object: is it Ready, and what does that condition say?"""
+
+    version: str
+    ready: bool
+    said: str
+
+
 @dataclass(slots=True)
 class Watcher:
     """What a watch shows of the users' objects, the workload and the Lease: `writes` counts versions by kind and name.
 
-    `ready` holds the adapters that are Ready at their generation.
+    `ready` holds the adapters that are Ready at their generation, `told` what each was told so far.
     """
 
     writes: Counter[tuple[str, str]] = field(default_factory=Counter)
     ready: set[str] = field(default_factory=set)
     adapters: set[str] = field(default_factory=set)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    told: dict[str, list[str]] = field(default_factory=dict)
 
-    def reflectors(self, api: KubeApi, namespace: str, system: str) -> list[Reflector[tuple[str, bool]]]:
+    def reflectors(self, api: KubeApi, namespace: str, system: str) -> list[Reflector[Seen]]:
         """One for each kind; run them."""
         kinds = (
             ("LoraAdapter", LORA_ADAPTERS.path(namespace)),
@@ -61,30 +73,37 @@ class Watcher:
             ("StatefulSet", STATEFUL_SETS.path(namespace)),
             ("Lease", LEASES.path(system)),
         )
-        return [Reflector(api, Collection(path), _version_and_readiness, self._counting(kind)) for kind, path in kinds]
+        return [Reflector(api, Collection(path), _read, self._counting(kind)) for kind, path in kinds]
 
     def of(self, kind: str) -> list[int]:
         """Versions seen of every object of a kind."""
         return [count for (found, _), count in self.writes.items() if found == kind]
 
-    def _counting(self, kind: str) -> Callable[[Change[tuple[str, bool]]], None]:
-        def count(change: Change[tuple[str, bool]]) -> None:
+    def busiest(self) -> str:
+        """What the adapter with the most versions was told."""
+        name = max(self.told, key=lambda each: len(self.told[each]))
+        return f"{name}: {' -> '.join(self.told[name])}"
+
+    def _counting(self, kind: str) -> Callable[[Change[Seen]], None]:
+        def count(change: Change[Seen]) -> None:
             name = change.key[1]
             self.writes[kind, name] += 1
             if kind != "LoraAdapter":
                 return
             (self.adapters.discard if change.new is None else self.adapters.add)(name)
-            (self.ready.add if change.new is not None and change.new[1] else self.ready.discard)(name)
-            self.changed.set()
+            (self.ready.add if change.new is not None and change.new.ready else self.ready.discard)(name)
+            self.told.setdefault(name, []).append(change.new.said if change.new is not None else "deleted")
 
         return count
 
 
-def _version_and_readiness(found: Object) -> tuple[str, bool]:
-    status = found.get("status", {})
-    current = status.get("observedGeneration") == found["metadata"]["generation"] if status else False
-    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions", []))
-    return found["metadata"]["resourceVersion"], current and ready
+def _read(found: Object) -> Seen:
+    status, meta = found.get("status", {}), found["metadata"]
+    current = bool(status) and status.get("observedGeneration") == meta["generation"]
+    conditions = [each for each in status.get("conditions", []) if each["type"] == "Ready"]
+    ready = current and any(each["status"] == "True" for each in conditions)
+    said = "; ".join(f"{each['reason']} {each.get('message', '')}" for each in conditions)
+    return Seen(meta["resourceVersion"], ready, said)
 
 
 async def start_engines(team: Team, count: int) -> list[StubEngine]:
@@ -108,13 +127,21 @@ async def create(team: Team, indices: Iterable[int]) -> None:
     """Apply adapters, some at a time, and a tenant for every fifty."""
     free = asyncio.Semaphore(CREATIONS_IN_FLIGHT)
 
-    async def one(index: int) -> None:
+    async def insist(apply: Callable[[], Awaitable[Object]]) -> None:
         async with free:
-            await team.adapter(name_of(index))
+            for _ in range(CREATION_TRIES):
+                with suppress(UnreachableError):
+                    await apply()
+                    return
+                await asyncio.sleep(1)
+        raise AssertionError("the API server takes no writes")
+
+    async def one(index: int) -> None:
+        await insist(lambda: team.adapter(name_of(index)))
 
     async def tenant(first: int) -> None:
-        async with free:
-            await team.tenant(f"t{first:05d}", *(name_of(first + each) for each in range(ADAPTERS_PER_TENANT)))
+        names = [name_of(first + each) for each in range(ADAPTERS_PER_TENANT)]
+        await insist(lambda: team.tenant(f"t{first:05d}", *names))
 
     numbers = list(indices)
     tenants = [tenant(each) for each in numbers if each % ADAPTERS_PER_TENANT == 0]

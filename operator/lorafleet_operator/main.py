@@ -1,6 +1,6 @@
 """Wires the operator and runs it: warm up, wait for the Lease, lead, and end with the Lease. Called by __main__ only.
 
-Nothing survives the loss of the Lease: the process exits non-zero and its container starts again as a standby.
+Nothing survives the loss of the Lease: the process exits non-zero at once and its container starts again as a standby.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import aiohttp
 import kopf
@@ -85,7 +85,10 @@ async def run_operator(settings: Settings) -> int:
         if stop.is_set() or process.watching.done():
             await process.lease.release()
             return STOPPED if stop.is_set() else LOST
-        return await _lead(process, stop)
+        status = await _lead(process, stop)
+        if status != STOPPED:
+            _give_up()
+        return status
 
 
 async def _warm_up(stack: AsyncExitStack, settings: Settings) -> _Process:
@@ -111,6 +114,7 @@ async def _lead(process: _Process, stop: asyncio.Event) -> int:
     installation = Installation(process.api, process.settings.namespace, process.settings.deployment)
     keys = _Keys(PortKeyStore(process.api, process.lease, process.settings.namespace, installation.owners))
     refreshing = asyncio.create_task(keys.run(), name="port keys")
+    holding.add_done_callback(lambda _: _give_up() if not stop.is_set() else None)
     try:
         await _first_of(keys.loaded.wait(), holding, stop.wait())
         if not keys.loaded.is_set():
@@ -147,10 +151,7 @@ async def _run_kopf(process: _Process, keys: "_Keys", holding: "asyncio.Task[Non
     _on_signals(stop)  # kopf has put its own handlers in place
     await _first_of(running, holding, stop.wait(), process.wakes.broken.wait(), process.watching)
     status = STOPPED if stop.is_set() else LOST
-    log.info(
-        "ending: %s",
-        "told to" if stop.is_set() else "lease lost" if holding.done() else "kopf, the watches or a task ended",
-    )
+    log.info("ending: %s", "told to" if stop.is_set() else "kopf, the watches or a task ended")
     ending.set()
     with suppress(TimeoutError):
         async with asyncio.timeout(STOP_SECONDS):
@@ -197,6 +198,12 @@ class _Keys:
             except KubeError as error:
                 log.warning("the port keys could not be read: %s", error)
             await asyncio.sleep(KEYS_SECONDS if self.loaded.is_set() else 1.0)
+
+
+def _give_up() -> NoReturn:
+    """End this process this moment: another one may lead, and what runs here may take its time to be cancelled."""
+    logging.shutdown()
+    os._exit(LOST)
 
 
 def _on_signals(stop: asyncio.Event) -> None:

@@ -171,5 +171,9 @@ def carry_out(
         ),
         replicas=tuple(replace(each, state=states[each.name]) for each in snapshot.replicas),
         applied=applied,
-        memory=Memory(inspections=inspections, loads=loads),
+        memory=Memory(
+            inspections=inspections,
+            loads=loads,
+            surplus={target: snapshot.memory.surplus.get(target, now) for target in plan.surplus},
+        ),
     )

@@ -75,8 +75,9 @@ class OperatorProcess:
         return self._log.read_text()
 
     def usage(self) -> "Usage":
-        """What this life has taken so far."""
-        assert self._process is not None
+        """What this life has taken so far; nothing when it has ended."""
+        if self._process is None or self._process.poll() is not None:
+            return Usage(0.0, 0.0)
         process = Path("/proc") / str(self._process.pid)
         fields = (process / "stat").read_text().rpartition(")")[2].split()
         [peak] = [line for line in (process / "status").read_text().splitlines() if line.startswith("VmHWM")]

@@ -78,10 +78,12 @@ class Warn:
 class Plan:
     """What to do now, and in how many seconds to look again even if nothing happens (None: no need).
 
-    `statuses` are sorted by urgency; with each plan they are all that should be written and is not yet.
+    `statuses` are sorted by urgency; with each plan they are all that should be written and is not yet. `surplus` are
+    the versions that nobody needs any more.
     """
 
     actions: tuple[Action, ...] = ()
     statuses: tuple[StatusWrite, ...] = ()
     warnings: tuple[Warn, ...] = ()
+    surplus: tuple[VersionOn, ...] = ()
     again_in: float | None = None

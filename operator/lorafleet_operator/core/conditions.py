@@ -66,12 +66,6 @@ def is_true(conditions: list[Condition], kind: ConditionType) -> bool:
     return found is not None and found.status == "True"
 
 
-def seconds_since(conditions: list[Condition], kind: ConditionType, now: float) -> float:
-    """Seconds since a condition last changed its status; infinite when it never did."""
-    found = find_condition(conditions, kind)
-    return now - parse_timestamp(found.last_transition_time) if found else float("inf")
-
-
 def timestamp(now: float) -> str:
     """Epoch seconds as RFC 3339 with whole seconds (metav1.Time)."""
     return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

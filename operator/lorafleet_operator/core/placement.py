@@ -25,7 +25,8 @@ class Bin:
 class Item:
     """One version that should be on `count` replicas. `age` orders fairly (older first).
 
-    `holders` have it or are getting it, `reasons` says why each was chosen; `avoid` failed to take it a moment ago.
+    `holders` have it or are getting it, `reasons` says why each was chosen; `avoid` failed to take it a moment ago or
+    gives no answers; `near` is the replica that has its files on disk, if any.
     """
 
     key: str
@@ -35,6 +36,7 @@ class Item:
     holders: frozenset[str]
     avoid: frozenset[str]
     reasons: Mapping[str, str]
+    near: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Placed:
 
 
 def place(items: Iterable[Item], bins: Iterable[Bin]) -> dict[str, Placed]:
-    """Choose replicas for every item: holders first, then the replicas with the fewest bytes used."""
+    """Choose replicas for every item: holders first, then the one with the files, then those with the fewest bytes."""
     budgets = {each.name: each.budget for each in bins}
     used = {each.name: each.used for each in bins}
     placed: dict[str, Placed] = {}
@@ -69,7 +71,11 @@ def _place_one(item: Item, budgets: Mapping[str, int], used: dict[str, int]) -> 
     choices = [Choice(name, item.reasons[name]) for name in staying]
     if len(choices) >= item.count:
         return Placed(tuple(choices))
-    candidates = sorted(budgets.keys() - item.holders, key=lambda name: (name in item.avoid, used[name], name))
+    # Files that are there already are worth as much as being lighter by their size.
+    candidates = sorted(
+        budgets.keys() - item.holders,
+        key=lambda name: (name in item.avoid, used[name] - (item.bytes if name == item.near else 0), name),
+    )
     for name in candidates:
         if len(choices) >= item.count:
             break

@@ -39,7 +39,7 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
     cases = assess(snapshot, pool.spec)
     view = look(snapshot, now)
     layout = lay_out(cases, view)
-    inspections, inspect_due = _inspections(cases, snapshot, now)
+    inspections, inspect_due = _inspections(cases, view)
     adapter_writes = _adapter_writes(cases, snapshot, layout, view)
     writes += adapter_writes
     writes += _tenant_writes(snapshot, pool.spec, now)
@@ -48,6 +48,7 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
         actions=(*([] if refusal else _applies(snapshot, pool.spec)), *inspections, *layout.actions),
         statuses=tuple(sorted(writes, key=_urgency)),
         warnings=_warnings(cases, adapter_writes),
+        surplus=layout.surplus,
         again_in=max(min(moments) - now, 0.0) if moments else None,
     )
 
@@ -82,22 +83,28 @@ def _applies(snapshot: PoolSnapshot, spec: LoraPoolSpec) -> list[Apply]:
     return applies
 
 
-def _inspections(cases: Sequence[Case], snapshot: PoolSnapshot, now: float) -> tuple[list[Inspect], float | None]:
-    """Inspections that are due, each on the replica with the fewest running (then the fewest bytes)."""
-    usable = [each for each in snapshot.replicas if each.usable]
-    busy = Counter(snapshot.memory.inspecting.values())
+def _inspections(cases: Sequence[Case], view: View) -> tuple[list[Inspect], float | None]:
+    """Inspections that are due, each on the replica with the fewest running (then the fewest bytes).
+
+    One that gives no answers, or where the last try failed, gets them only where there is no other.
+    """
+    attempts = view.memory.inspections
+    busy = Counter(each.replica for each in attempts.values() if each.pending)
+    used = {name: _bytes_used(replica) for name, replica in view.usable.items()}
     inspections: list[Inspect] = []
     moments: list[float] = []
     for case in sorted(cases, key=lambda each: (each.adapter.meta.created, each.adapter.meta.uid)):
         due, spec = case.verification.due, case.adapter.spec
-        if due is None or spec is None or case.denial or case.suspended or not usable:
+        if due is None or spec is None or case.denial or case.suspended or not used:
             continue
-        if due > now:
+        if due > view.now:
             moments.append(due)
             continue
-        replica = min(usable, key=lambda each: (busy[each.name], _bytes_used(each), each.name))
-        busy[replica.name] += 1
-        inspections.append(Inspect(case.inspection, replica.name, spec.source.uri, spec.source.digest))
+        last = attempts.get(case.inspection)
+        shunned = view.silent | {last.replica if last else ""}
+        replica = min(used, key=lambda name: (name in shunned, busy[name], used[name], name))
+        busy[replica] += 1
+        inspections.append(Inspect(case.inspection, replica, spec.source.uri, spec.source.digest))
     return inspections, min(moments, default=None)
 
 

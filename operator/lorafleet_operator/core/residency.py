@@ -7,26 +7,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lorafleet_contracts.admin import VersionPhase, VersionState
-from lorafleet_contracts.conditions import ConditionType
 from lorafleet_contracts.names import version_key
 from lorafleet_operator.core.actions import Action, Load, Unload
 from lorafleet_operator.core.assessment import Case
-from lorafleet_operator.core.conditions import seconds_since
 from lorafleet_operator.core.placement import STAYS, Bin, Item, Placed, place
 from lorafleet_operator.core.problems import retry_at
-from lorafleet_operator.core.snapshot import HOLDING, Attempt
+from lorafleet_operator.core.snapshot import HOLDING, Attempt, VersionOn
 from lorafleet_operator.core.view import SETTLE_SECONDS, View
 
 GRACE_SECONDS = 5.0
-"""How long a replaced version stays after the verdict that moved the routing tables, so that all gateways have it."""
+"""How long a version stays after it was of no use any more, so that all gateways have the verdict that moved them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where versions go (by `{uid}@{digest}`), what to do about it, and the next moment that matters."""
+    """Where versions go (by `{uid}@{digest}`), what to do about it, what nobody needs, and the next moment of note."""
 
     placed: Mapping[str, Placed]
     actions: tuple[Action, ...]
+    surplus: tuple[VersionOn, ...]
     due: float | None
 
 
@@ -47,9 +46,10 @@ def lay_out(cases: Sequence[Case], view: View) -> Layout:
     wishes = [wish for case in cases for wish in _wishes(case, view)]
     placed = place([_item(wish, view) for wish in wishes], _bins(view, wishes))
     loads, load_due = _loads(wishes, placed, view)
-    unloads, unload_due = _unloads(cases, placed, view)
+    surplus = _surplus(placed, view)
+    unloads, unload_due = _unloads(cases, surplus, view)
     moments = [moment for moment in (load_due, unload_due) if moment is not None]
-    return Layout(placed, (*loads, *unloads), min(moments, default=None))
+    return Layout(placed, (*loads, *unloads), tuple(surplus), min(moments, default=None))
 
 
 def _wishes(case: Case, view: View) -> list[_Wish]:
@@ -76,8 +76,9 @@ def _item(wish: _Wish, view: View) -> Item:
         bytes=wish.bytes,
         count=wish.count,
         holders=holders,
-        avoid=frozenset(view.failed.get(wish.key, ())),
+        avoid=view.silent | view.failed.get(wish.key, frozenset()),
         reasons=reasons,
+        near=view.inspected.get(wish.case.inspection, ""),
     )
 
 
@@ -121,24 +122,32 @@ def _loads(wishes: Sequence[_Wish], placed: Mapping[str, Placed], view: View) ->
     return loads, min(moments, default=None)
 
 
-def _unloads(cases: Sequence[Case], placed: Mapping[str, Placed], view: View) -> tuple[list[Unload], float | None]:
-    known = {case.adapter.meta.uid: case for case in cases}
+def _surplus(placed: Mapping[str, Placed], view: View) -> dict[VersionOn, VersionState]:
     wanted = {(choice.replica, key) for key, where in placed.items() for choice in where.choices}
+    return {
+        view.target(name, version.uid, version.digest): version
+        for name, versions in view.versions.items()
+        for key, version in versions.items()
+        if (name, key) not in wanted and version.phase != VersionPhase.DRAINING
+    }
+
+
+def _unloads(
+    cases: Sequence[Case], surplus: Mapping[VersionOn, VersionState], view: View
+) -> tuple[list[Unload], float | None]:
+    known = {case.adapter.meta.uid for case in cases}
     unloads: list[Unload] = []
     moments: list[float] = []
-    for name, versions in view.versions.items():
-        for key, version in versions.items():
-            if (name, key) in wanted or version.phase == VersionPhase.DRAINING:
-                continue
-            target = view.target(name, version.uid, version.digest)
-            moment = _next_call(view.memory.unloads.get(target))
-            if moment is None or _is_pending(view.memory.loads.get(target)):
-                continue
-            moment = max(moment, _grace_end(known.get(version.uid), version, view.now))
-            if moment <= view.now:
-                unloads.append(Unload(target))
-            else:
-                moments.append(moment)
+    for target, version in surplus.items():
+        moment = _next_call(view.memory.unloads.get(target))
+        if moment is None or _is_pending(view.memory.loads.get(target)):
+            continue
+        if version.uid in known and version.phase != VersionPhase.FAILED:
+            moment = max(moment, view.memory.surplus.get(target, view.now) + GRACE_SECONDS)
+        if moment <= view.now:
+            unloads.append(Unload(target))
+        else:
+            moments.append(moment)
     return unloads, min(moments, default=None)
 
 
@@ -153,9 +162,3 @@ def _next_call(attempt: Attempt | None) -> float | None:
     if attempt.pending:
         return None
     return retry_at(attempt) if attempt.problem else attempt.at + SETTLE_SECONDS
-
-
-def _grace_end(case: Case | None, version: VersionState, now: float) -> float:
-    if case is None or version.phase == VersionPhase.FAILED:
-        return 0.0
-    return now + GRACE_SECONDS - seconds_since(case.adapter.status.conditions, ConditionType.READY, now)

@@ -93,7 +93,7 @@ class Attempt:
     """A call of the admin port as the pool's task remembers it: still `pending`, or ended at `at` (epoch seconds).
 
     `failures` counts failed calls in a row; `problem` is the last failure, `report` an inspection's findings, `reason`
-    why a load went to this replica.
+    why a load went to this replica, `replica` the one that an inspection went to.
     """
 
     pending: bool
@@ -102,6 +102,7 @@ class Attempt:
     problem: Problem | None = None
     report: AdapterReport | None = None
     reason: str = ""
+    replica: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -129,15 +130,17 @@ class VersionOn:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the pool's task remembers of its own calls: a cache, never authority.
+    """What the pool's task remembers of its own calls and plans: a cache, never authority.
 
-    `inspecting` says on which replica a pending inspection runs.
+    `silent` says when a replica last left a call of its admin port without an answer (it has answered none since);
+    `surplus` since when plans have found a version to be of no use any more. Both in epoch seconds.
     """
 
     inspections: Mapping[InspectionKey, Attempt] = field(default_factory=lambda: MappingProxyType({}))
-    inspecting: Mapping[InspectionKey, str] = field(default_factory=lambda: MappingProxyType({}))
     loads: Mapping[VersionOn, Attempt] = field(default_factory=lambda: MappingProxyType({}))
     unloads: Mapping[VersionOn, Attempt] = field(default_factory=lambda: MappingProxyType({}))
+    silent: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    surplus: Mapping[VersionOn, float] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)

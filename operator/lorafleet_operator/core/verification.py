@@ -59,8 +59,11 @@ def undeclared(base: str) -> bool:
 
 
 def _recorded(adapter: Adapter) -> Facts | None:
+    """Facts of an earlier verification: of this generation, or of the very files that the spec declares by digest."""
     status = adapter.status
-    if status.verified_generation != adapter.meta.generation or status.verified_digest is None:
+    declared = adapter.spec.source.digest if adapter.spec else None
+    same = status.verified_generation == adapter.meta.generation or declared == status.verified_digest
+    if status.verified_digest is None or not same:
         return None
     return Facts(
         digest=status.verified_digest,

@@ -6,16 +6,19 @@ from dataclasses import dataclass, replace
 
 from lorafleet_contracts.admin import QualityState, VersionPhase, VersionState
 from lorafleet_operator.core.problems import retry_at
-from lorafleet_operator.core.snapshot import HOLDING, Attempt, Memory, PoolSnapshot, Replica, VersionOn
+from lorafleet_operator.core.snapshot import HOLDING, Attempt, InspectionKey, Memory, PoolSnapshot, Replica, VersionOn
 
 SETTLE_SECONDS = 5.0
 """How long a call's success is believed before the engine's state shows it."""
+SILENT_SECONDS = 60.0
+"""How long a replica that left a call without an answer is given work only where nobody else can take it."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """What the usable replicas have and do; versions are named `{uid}@{digest}`, replicas by their names.
 
+    `silent` replicas leave calls without an answer; `inspected` says where an adapter's files were verified.
     `holders` have a version or are getting it, `resident` answer with it; `failing` failed to take it the last time,
     `failed` did so lately; `reasons` says why a load went to a replica; `quality` is what the first replica that has
     checked a version says.
@@ -31,6 +34,8 @@ class View:
     failing: Mapping[str, Mapping[str, Attempt]]
     reasons: Mapping[tuple[str, str], str]
     quality: Mapping[str, QualityState]
+    silent: frozenset[str]
+    inspected: Mapping[InspectionKey, str]
 
     def target(self, replica: str, uid: str, digest: str) -> VersionOn:
         """The name of one version on this life of a usable replica."""
@@ -54,7 +59,10 @@ def look(snapshot: PoolSnapshot, now: float) -> View:
                 resident[key].add(name)
             if version.quality is not None:
                 quality.setdefault(key, version.quality)
-    view = View(usable, snapshot.memory, now, versions, holders, resident, {}, {}, {}, quality)
+    memory = snapshot.memory
+    silent = frozenset(name for name, since in memory.silent.items() if now < since + SILENT_SECONDS)
+    inspected = {key: each.replica for key, each in memory.inspections.items() if each.report is not None}
+    view = View(usable, memory, now, versions, holders, resident, {}, {}, {}, quality, silent, inspected)
     return _recall(view, holders)
 
 

@@ -20,7 +20,7 @@ from lorafleet_operator.shell.statuses import StatusQueue
 log = logging.getLogger(__name__)
 
 DEBOUNCE_SECONDS = 0.2
-BREATH = 2.0
+BREATH = 1.0
 """A round that took T leaves at least so many T for everything else, the calls that it has started among it."""
 LONGEST_PAUSE_SECONDS = 5.0
 RESYNC_SECONDS = 60.0
@@ -88,10 +88,12 @@ class PoolTask:
         if waited < CONTACT_SECONDS and not parts.observer.heard_of_engines(self._key):
             return DEBOUNCE_SECONDS
         with parts.metrics.plan_seconds.time():
+            self._memory.statuses.start_plan()
             snapshot = parts.observer.observe_pool(self._key, parts.keys(), self._memory)
             if snapshot is None:
                 return -1.0
-            plan = plan_pool(snapshot, now)
+            # In a thread: a snapshot is frozen, and the Lease and the engines' answers must not wait for a large plan.
+            plan = await asyncio.to_thread(plan_pool, snapshot, now)
         empty = not plan.actions and not plan.statuses
         parts.metrics.plans.labels("empty" if empty else "work").inc()
         await parts.executor.carry_out(
@@ -120,6 +122,7 @@ class OrphanTask:
             await self._statuses.close()
 
     async def _round(self) -> float | None:
+        self._statuses.start_plan()
         plan = plan_orphans(self._parts.observer.observe_orphans(), time.time())
         self._statuses.want(plan.statuses)
         return plan.again_in

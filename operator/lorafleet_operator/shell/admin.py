@@ -24,7 +24,8 @@ from lorafleet_operator.shell.lease import Lease
 ACCEPTED = 202
 FIRST_POLL_SECONDS = 0.05
 MAX_POLL_SECONDS = 1.0
-REQUEST_SECONDS = 35.0
+REQUEST_SECONDS = 10.0
+"""Engines answer within a second or so, if only that they are at it."""
 CONNECT_SECONDS = 3.0
 WHOLE_SECONDS = 900.0
 """How long one inspection or load may take in all before it counts as failed."""

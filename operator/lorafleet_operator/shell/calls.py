@@ -13,7 +13,7 @@ from typing import Any
 from lorafleet_contracts.admin import AdapterReport, Display, InspectRequest, SourceSpec, VersionRequest
 from lorafleet_operator.core.actions import Inspect, Load, Unload
 from lorafleet_operator.core.snapshot import Attempt, InspectionKey, Memory, VersionOn
-from lorafleet_operator.errors import EngineError, NotLeadingError
+from lorafleet_operator.errors import EngineError, EngineUnreachableError, NotLeadingError
 from lorafleet_operator.shell.admin import AdminAddress, EngineAdmin
 
 log = logging.getLogger(__name__)
@@ -21,35 +21,52 @@ log = logging.getLogger(__name__)
 INSPECTIONS_PER_REPLICA = 4
 LOADS_PER_REPLICA = 4
 FORGET_SECONDS = 900.0
+JUMP_SECONDS = 1.0
 
 
 class PoolCalls:
     """Starts calls with bounded parallelism per replica and keeps how they ended."""
 
-    def __init__(self, admin: EngineAdmin, on_done: Callable[[], None], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        admin: EngineAdmin,
+        on_done: Callable[[], None],
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._admin = admin
         self._on_done = on_done
         self._clock = clock
+        self._steady = steady
+        self._offset = clock() - steady()
         self._inspections: dict[InspectionKey, Attempt] = {}
-        self._inspecting: dict[InspectionKey, str] = {}
         self._loads: dict[VersionOn, Attempt] = {}
         self._unloads: dict[VersionOn, Attempt] = {}
+        self._silent: dict[str, float] = {}
+        self._surplus: dict[VersionOn, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots: dict[tuple[str, str], asyncio.Semaphore] = {}
 
     def memory(self) -> Memory:
         """What a snapshot may know of the calls."""
-        return Memory(dict(self._inspections), dict(self._inspecting), dict(self._loads), dict(self._unloads))
+        self._follow_clock()
+        silent = {name: at + self._offset for name, at in self._silent.items()}
+        surplus = {target: at + self._offset for target, at in self._surplus.items()}
+        return Memory(dict(self._inspections), dict(self._loads), dict(self._unloads), silent, surplus)
+
+    def note_surplus(self, found: Collection[VersionOn]) -> None:
+        """Remember since when these versions, and no others, have been of no use."""
+        now = self._steady()
+        self._surplus = {target: self._surplus.get(target, now) for target in found}
 
     def start(self, action: Inspect | Load | Unload, address: AdminAddress) -> None:
         """Begin a call; its end is remembered and announced."""
         match action:
             case Inspect():
-                self._begin(self._inspections, action.key)
-                self._inspecting[action.key] = action.replica
+                self._begin(self._inspections, action.key, replica=action.replica)
                 self._spawn(self._inspect(action, address))
             case Load():
-                self._begin(self._loads, action.target)
+                self._begin(self._loads, action.target, reason=action.reason)
                 self._spawn(self._load(action, address))
             case Unload():
                 self._begin(self._unloads, action.target)
@@ -75,9 +92,22 @@ class PoolCalls:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _begin(self, calls: dict[Any, Attempt], key: InspectionKey | VersionOn) -> None:
+    def _begin(
+        self, calls: dict[Any, Attempt], key: InspectionKey | VersionOn, *, replica: str = "", reason: str = ""
+    ) -> None:
         before = calls.get(key) or Attempt(pending=True, at=0.0)
-        calls[key] = replace(before, pending=True, at=self._clock())
+        calls[key] = replace(before, pending=True, at=self._clock(), replica=replica, reason=reason)
+
+    def _follow_clock(self) -> None:
+        """When the wall clock was set, move what is remembered along: waits are as long as they were."""
+        offset = self._clock() - self._steady()
+        jump, self._offset = offset - self._offset, offset
+        if abs(jump) < JUMP_SECONDS:
+            return
+        log.warning("the clock was set by %.0f s", jump)
+        for calls in (self._inspections, self._loads, self._unloads):
+            for key, attempt in calls.items():
+                calls[key] = replace(attempt, at=attempt.at + jump)  # type: ignore[index]  # a key of that very mapping
 
     def _spawn(self, call: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(call)
@@ -92,10 +122,7 @@ class PoolCalls:
         async def call() -> AdapterReport:
             return await self._admin.inspect(address, action.key.uid, request)
 
-        try:
-            await self._settle(self._inspections, action.key, ("inspect", action.replica), call)
-        finally:
-            self._inspecting.pop(action.key, None)
+        await self._settle(self._inspections, action.key, ("inspect", action.replica), call)
 
     async def _load(self, action: Load, address: AdminAddress) -> None:
         target = action.target
@@ -105,7 +132,7 @@ class PoolCalls:
         async def call() -> None:
             await self._admin.load(address, (target.uid, target.digest), request)
 
-        await self._settle(self._loads, target, ("load", target.replica), call, action.reason)
+        await self._settle(self._loads, target, ("load", target.replica), call)
 
     async def _unload(self, action: Unload, address: AdminAddress) -> None:
         target = action.target
@@ -123,20 +150,37 @@ class PoolCalls:
         key: InspectionKey | VersionOn,
         slot: tuple[str, str],
         call: Callable[[], Coroutine[Any, Any, AdapterReport | None]],
-        reason: str = "",
     ) -> None:
         """Run one call in a slot of its replica and remember how it ended."""
         limit = INSPECTIONS_PER_REPLICA if slot[0] == "inspect" else LOADS_PER_REPLICA
         free = self._slots.setdefault(slot, asyncio.Semaphore(limit))
-        failures = calls[key].failures
+        begun, asked = calls[key], self._steady()
         try:
             async with free:
-                report = await call()
-            calls[key] = Attempt(pending=False, at=self._clock(), report=report, reason=reason)
+                if self._silent.get(slot[1], asked) > asked:
+                    raise EngineUnreachableError(f"{slot[1]} has just left another call without an answer")
+                report = await self._heard(slot[1], call)
+            calls[key] = replace(begun, pending=False, at=self._clock(), failures=0, problem=None, report=report)
         except EngineError as error:
             log.info("%s of %s failed: %s", slot[0], key, error)
-            calls[key] = Attempt(False, self._clock(), failures + 1, error.problem, reason=reason)
+            failures = begun.failures + 1
+            calls[key] = replace(begun, pending=False, at=self._clock(), failures=failures, problem=error.problem)
         except NotLeadingError:
             calls.pop(key, None)
         finally:
             self._on_done()
+
+    async def _heard(
+        self, replica: str, call: Callable[[], Coroutine[Any, Any, AdapterReport | None]]
+    ) -> AdapterReport | None:
+        """Make a call, and remember whether the replica answers at all."""
+        try:
+            answer = await call()
+        except EngineUnreachableError:
+            self._silent[replica] = self._steady()
+            raise
+        except EngineError:
+            self._silent.pop(replica, None)
+            raise
+        self._silent.pop(replica, None)
+        return answer

@@ -34,6 +34,7 @@ class Executor:
                 await self._apply(action, memory)
             else:
                 self._start(action, memory, tokens, find_pod)
+        memory.calls.note_surplus(plan.surplus)
         memory.statuses.want(plan.statuses, plan.warnings)
 
     async def _apply(self, action: Apply, memory: PoolMemory) -> None:

@@ -59,14 +59,19 @@ class StatusQueue:
         self._desk = desk
         self._on_done = on_done
         self._waiting: dict[tuple[str, str], tuple[StatusWrite, Warn | None]] = {}
+        self._touched: set[tuple[str, str]] = set()
         self._busy: set[tuple[str, str]] = set()
         self._writers: set[asyncio.Task[None]] = set()
         self._error: KubeError | OperatorError | None = None
 
+    def start_plan(self) -> None:
+        """Call it when the picture for the next plan is taken: what is written from now on, that plan does not know."""
+        self._touched = set(self._busy)
+
     def want(self, statuses: Sequence[StatusWrite], warnings: Sequence[Warn] = ()) -> None:
         """Put these in the place of what waits. Raises the first error of the writes since the last call.
 
-        What is being written this moment is left out: the next plan sees what came of it.
+        What was or is being written since the plan's picture was taken is left out: the next plan sees what came of it.
         """
         if self._error is not None:
             error, self._error = self._error, None
@@ -74,7 +79,7 @@ class StatusQueue:
         news = {(each.about.kind, each.about.uid): each for each in warnings}
         keys = ((each.kind, each.uid) for each in statuses)
         self._waiting = {
-            key: (each, news.get(key)) for key, each in zip(keys, statuses, strict=True) if key not in self._busy
+            key: (each, news.get(key)) for key, each in zip(keys, statuses, strict=True) if key not in self._touched
         }
         for _ in range(min(len(self._waiting), WRITERS - len(self._writers))):
             writer = asyncio.create_task(self._write())
@@ -93,6 +98,7 @@ class StatusQueue:
             key = next(iter(self._waiting))
             write, warning = self._waiting.pop(key)
             self._busy.add(key)
+            self._touched.add(key)
             try:
                 await self._desk.write(write, warning)
             except (KubeError, OperatorError) as error:

@@ -181,6 +181,7 @@ def test_a_new_version_loads_beside_the_old_and_the_old_goes_after_the_flip() ->
     waiting = plan_pool(snapshot, NOW)
     assert waiting.again_in == pytest.approx(GRACE_SECONDS)
     assert not waiting.actions
+    snapshot = carry_out(snapshot, waiting)
     assert [each.target.digest for each in pick(plan_pool(snapshot, LATER), Unload)] == [old]
 
 
@@ -213,7 +214,9 @@ def test_suspend_takes_it_from_the_routing_first_and_from_memory_after() -> None
     assert word(status, ConditionType.STALLED)[0] == "False"
     assert not first.actions
     snapshot = carry_out(snapshot, first)
-    assert not plan_pool(snapshot, NOW).actions
+    waiting = plan_pool(snapshot, NOW)
+    assert not waiting.actions
+    snapshot = carry_out(snapshot, waiting)
     unload = plan_pool(snapshot, LATER)
     assert len(pick(unload, Unload)) == 1
     assert plan_pool(carry_out(snapshot, unload, LATER), LATER + 60) == Plan()

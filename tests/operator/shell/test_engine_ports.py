@@ -134,8 +134,8 @@ async def test_calls_are_remembered_as_they_end(
     key = InspectionKey("u1", 1)
     calls.start(Inspect(key, "smol-shared-0", "http://assets/a", None), address)
     assert calls.memory().inspections[key].pending
-    assert calls.memory().inspecting == {key: "smol-shared-0"}
-    await until(lambda: not calls.memory().inspecting)
+    assert calls.memory().inspections[key].replica == "smol-shared-0"
+    await until(lambda: not calls.memory().inspections[key].pending)
     assert calls.memory().inspections[key].report == engine.report("http://assets/a")
     assert engine.calls.count("inspect u1") == 2, "asked again after 202"
     load = action_for(engine)
