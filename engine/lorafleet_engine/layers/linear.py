@@ -30,11 +30,11 @@ class ProjectionGroup:
 
     def __call__(self, x: torch.Tensor, lora: LoraRows | None) -> tuple[torch.Tensor, LoraUpdate | None]:
         """x [T, K] -> [T, sum(widths)], and what the reader of it has still to add (see apply_lora)."""
-        if lora is not None:
-            begin_lora(x, lora, (self.layer, self.group))
+        site = (self.layer, self.group)
+        begun = None if lora is None else begin_lora(x, lora, site, self.widths)
         out, update = self.weight(x, self.bias), None
-        if lora is not None:
-            update = apply_lora(out, x, lora, (self.layer, self.group), self.widths)
+        if begun is not None:
+            update = apply_lora(out, x, begun, site, self.widths)
         if self.reduce is not None:
             apply_update(out, update)
             self.reduce(out)

@@ -4,6 +4,7 @@ See kernels/lora/tiles.py for what a tile, a segment and a pair are.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +14,11 @@ from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.scheduler.sequence import StepPlan
 
 Ints = npt.NDArray[np.int32]
+Counts = npt.NDArray[np.signedinteger[Any]]
 
-SEGMENT_LISTS = ("segment_start", "segment_count", "segment_tile", "segment_tiles", "segment_pair")
+SEGMENT_LISTS = ("segment_start", "segment_count", "segment_tile", "segment_tiles", "segment_place")
 PAIR_LISTS = ("pair_tile", "pair_start", "pair_count")
-TOKEN_LISTS = ("token_tile", "token_tiles", "token_place")
-LIST_NAMES = (*SEGMENT_LISTS, *PAIR_LISTS, *TOKEN_LISTS)
+LIST_NAMES = (*SEGMENT_LISTS, *PAIR_LISTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,34 +57,36 @@ def lora_work(plan: StepPlan, shape: TileShape, decodes: int) -> LoraWork | None
     tokens = np.bincount(owners, minlength=base + 1)
     tiles = np.array([*(-(-adapter.rank // shape.ranks) for adapter in plan.adapters), 0])
     first_tile = tiles.cumsum() - tiles
-    pieces = -(-tokens // shape.tokens)
-    owner = np.repeat(np.arange(base + 1), pieces)
-    piece = np.arange(len(owner)) - np.repeat(pieces.cumsum() - pieces, pieces)
-    start = (tokens.cumsum() - tokens)[owner] + piece * shape.tokens
-    count = np.minimum(tokens[owner] - piece * shape.tokens, shape.tokens)
-    own = tiles[owner]
-    pair = own.cumsum() - own
-    segment_of = np.repeat(np.arange(len(own)), own)
-    of_token = np.repeat(np.arange(len(own)), count)
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = pair[of_token] * shape.tokens + np.arange(len(order)) - start[of_token]
+    owner, start, count = _pieces(tokens, shape.tokens)
+    group, group_start, group_count = _pieces(tokens, shape.pair_tokens)
+    pairs = tiles[group]
+    first_pair = pairs.cumsum() - pairs
+    of_pair = np.repeat(np.arange(len(group)), pairs)
+    of_token = np.repeat(np.arange(len(group)), group_count)
+    places = first_pair[of_token] * shape.pair_tokens + np.arange(len(order)) - group_start[of_token]
     lists = {
         "segment_start": start,
         "segment_count": count,
         "segment_tile": first_tile[owner],
-        "segment_tiles": own,
-        "segment_pair": pair,
-        "pair_tile": first_tile[owner][segment_of] + np.arange(len(segment_of)) - pair[segment_of],
-        "pair_start": start[segment_of],
-        "pair_count": count[segment_of],
-        "token_tile": first_tile[owners],
-        "token_tiles": tiles[owners],
-        "token_place": place,
+        "segment_tiles": tiles[owner],
+        "segment_place": places[start],
+        "pair_tile": first_tile[group][of_pair] + np.arange(len(of_pair)) - first_pair[of_pair],
+        "pair_start": group_start[of_pair],
+        "pair_count": group_count[of_pair],
         "rows": _rows(plan, first_tile.tolist(), shape.ranks),
         "order": order,
-        "counts": np.array([len(segment_of), len(own)]),
+        "counts": np.array([len(of_pair), len(owner)]),
     }
-    return LoraWork(lists, ListSizes(len(own), len(segment_of), shape))
+    return LoraWork(lists, ListSizes(len(owner), len(of_pair), shape))
+
+
+def _pieces(tokens: Counts, size: int) -> tuple[Counts, Counts, Counts]:
+    """Runs of so many `tokens` cut into pieces of at most `size`: whose each is, where it starts, how long it is."""
+    pieces = -(-tokens // size)
+    owner = np.repeat(np.arange(len(tokens)), pieces)
+    piece = np.arange(len(owner)) - np.repeat(pieces.cumsum() - pieces, pieces)
+    start = (tokens.cumsum() - tokens)[owner] + piece * size
+    return owner, start, np.minimum(tokens[owner] - piece * size, size)
 
 
 def _rows(plan: StepPlan, first_tile: list[int], ranks: int) -> Ints:
@@ -100,5 +103,5 @@ def most_work(tokens: int, shape: TileShape, limits: StepLimits) -> tuple[int, L
     adapters = min(limits.distinct_adapters, tokens)
     tiles = (limits.rank_sum + (shape.ranks - 1) * adapters) // shape.ranks
     further = (tokens - 1) // shape.tokens
-    pairs = tiles + further * -(-limits.rank_sum // shape.ranks)
+    pairs = tiles + (tokens - 1) // shape.pair_tokens * -(-limits.rank_sum // shape.ranks)
     return tiles * shape.ranks, ListSizes(min(tokens, adapters + 1 + further), pairs, shape)

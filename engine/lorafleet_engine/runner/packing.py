@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from lorafleet_contracts.capacity import KV_BLOCK_TOKENS
 from lorafleet_engine.memory.geometry import ZERO_PAGE, PoolGeometry, pages_for_tokens
-from lorafleet_engine.runner.lora_work import NO_LISTS, PAIR_LISTS, SEGMENT_LISTS, TOKEN_LISTS, ListSizes, LoraWork
+from lorafleet_engine.runner.lora_work import NO_LISTS, PAIR_LISTS, SEGMENT_LISTS, ListSizes, LoraWork
 from lorafleet_engine.scheduler.sequence import Sequence, StepPlan, Work
 
 Ints = npt.NDArray[np.int32]
@@ -63,7 +63,6 @@ class StepShape:
             "counts": 2 if tiled else 0,
             **dict.fromkeys(SEGMENT_LISTS, self.lists.segments),
             **dict.fromkeys(PAIR_LISTS, self.lists.pairs),
-            **dict.fromkeys(TOKEN_LISTS, self.tokens if tiled else 0),
         }
 
     @property
@@ -202,8 +201,7 @@ def _pack_lora(plan: StepPlan, work: LoraWork | None, fields: dict[str, Ints]) -
         for name, values in work.lists.items():
             fields[name][: len(values)] = values
         return
-    for name in ("counts", *TOKEN_LISTS):
-        fields[name].fill(0)
+    fields["counts"].fill(0)
     at = 0
     for adapter in plan.adapters:
         fields["rows"][at : at + adapter.rank] = adapter.rows

@@ -188,7 +188,7 @@ class Runner:
             (most_work(limits.tokens, MANY_TOKENS, limits), most_work(sequences, FEW_TOKENS, limits)),
             key=lambda most: most[1].pairs,
         )
-        lora = 2 * (rows + MANY_TOKENS.ranks * limits.sequences) + 4 * tokens
+        lora = 2 * (rows + MANY_TOKENS.ranks * limits.sequences) + tokens
         lora += 5 * lists.segments + 3 * lists.pairs
         fields = 5 * tokens + 9 * sequences + tables + limits.sequences * self._most_pages
         return fields + lora + ALIGNMENT * len(StepShape(0, 0, 0, 0, 0, lists=lists).fields)

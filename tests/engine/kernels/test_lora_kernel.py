@@ -196,8 +196,11 @@ def check(bench: Bench, choices: list[int | None], tiles: TileShape, *, padded: 
             fused, plain = consumer(bench.shape, group, tokens, before)
             results = []
             for lora in (rows, rows, changed):
-                begin_lora(x, lora, (layer, group))
-                update = apply_lora(before, x, lora, (layer, group), [width for _, width in sizes])
+                # Freed at once: what begin_lora takes next is this memory.
+                torch.full((tokens, sizes[0][1]), math.nan, device=device)
+                widths = [width for _, width in sizes]
+                begun = begin_lora(x, lora, (layer, group), widths)
+                update = apply_lora(before, x, begun, (layer, group), widths)
                 assert update is not None
                 results.append([*applied(before, update), *fused(before.clone(), update)])
             wanted = [right, *plain(right, None)]

@@ -11,6 +11,7 @@ import triton.language as tl
 from lorafleet_engine.kernels.lora.tiles import GroupColumns, LoraUpdate, TiledRows, layer_place, multiprocessors
 
 WAVES = 16
+UNIT = 128
 """Programs of a launch for each multiprocessor."""
 
 
@@ -34,7 +35,7 @@ def few_updates(
     STRIDE: tl.constexpr,
 ):
     """The updates of up to 4 tokens, for blocks of UNIT outputs from `first_at` and `second_at` of their rows, whose
-    addresses and hidden values (squares of 4 x 16, STRIDE apart) begin at `first` and so on."""
+    addresses and hidden values (4 x 16 of them, STRIDE apart) begin at `first` and so on."""
     rank = tl.arange(0, RANKS)
     element = tl.arange(0, UNIT)
     a0 = tl.zeros((UNIT,), tl.float32)
@@ -123,7 +124,7 @@ def _expand(
     segment_count,
     segment_tile,
     segment_tiles,
-    segment_pair,
+    segment_place,
     hidden,
     layer_column,
     rows,
@@ -133,6 +134,7 @@ def _expand(
     UNIT: tl.constexpr,
     TOKENS: tl.constexpr,
     RANKS: tl.constexpr,
+    PAIR: tl.constexpr,
     FEW: tl.constexpr,
     PROJECTIONS: tl.constexpr,
     B0: tl.constexpr,
@@ -142,30 +144,32 @@ def _expand(
     N1: tl.constexpr,
     N2: tl.constexpr,
     PRECISION: tl.constexpr,
+    STORE: tl.constexpr,
 ):
     BLOCK: tl.constexpr = 2 * UNIT if FEW else UNIT
     FIRST: tl.constexpr = (N0 + BLOCK - 1) // BLOCK
     SECOND: tl.constexpr = FIRST + (N1 + BLOCK - 1) // BLOCK
     BLOCKS: tl.constexpr = SECOND + (N2 + BLOCK - 1) // BLOCK
-    SQUARE: tl.constexpr = TOKENS * RANKS
+    SQUARE: tl.constexpr = PAIR * RANKS
     slot = tl.arange(0, TOKENS)
     element = tl.arange(0, UNIT)
     for item in range(tl.program_id(0), tl.load(counts + 1) * BLOCKS, tl.num_programs(0)):
         segment = item // BLOCKS
         block = item % BLOCKS
         tiles = tl.load(segment_tiles + segment)
-        if tiles > 0:
+        if (tiles > 0) | STORE:
             start = tl.load(segment_start + segment)
             count = tl.load(segment_count + segment)
             tile = tl.load(segment_tile + segment)
-            pair = tl.load(segment_pair + segment)
+            place = tl.load(segment_place + segment)
             projection = (block >= FIRST).to(tl.int32) + (block >= SECOND).to(tl.int32)
             at = (block - tl.where(projection == 0, 0, tl.where(projection == 1, FIRST, SECOND))) * BLOCK
             width = tl.where(projection == 0, N0, tl.where(projection == 1, N1, N2))
             begin = tl.where(projection == 0, 0, tl.where(projection == 1, N0, N0 + N1))
             column = layer_column + tl.where(projection == 0, B0, tl.where(projection == 1, B1, B2))
             own = addresses + column * rows + tile * RANKS
-            values = hidden + (pair * PROJECTIONS + projection).to(tl.int64) * SQUARE
+            square = (place // PAIR * PROJECTIONS + projection).to(tl.int64)
+            values = hidden + square * SQUARE + place % PAIR * RANKS
             inside = at + element < width
             if FEW:
                 further = at + UNIT + element < width
@@ -173,14 +177,14 @@ def _expand(
                     pool, own, own, at, at + UNIT, inside, further, values, values, tiles, count, hole,
                     GRANULE, UNIT, 16, PROJECTIONS * SQUARE,
                 )  # fmt: skip
-                place = out + begin + at + element
-                _add(place, order + start, WIDTH, UNIT, a0, b0, inside, further)
+                target = out + begin + at + element
+                _add(target, order + start, WIDTH, UNIT, STORE, a0, b0, inside, further)
                 if count > 1:
-                    _add(place, order + start + 1, WIDTH, UNIT, a1, b1, inside, further)
+                    _add(target, order + start + 1, WIDTH, UNIT, STORE, a1, b1, inside, further)
                 if count > 2:
-                    _add(place, order + start + 2, WIDTH, UNIT, a2, b2, inside, further)
+                    _add(target, order + start + 2, WIDTH, UNIT, STORE, a2, b2, inside, further)
                 if count > 3:
-                    _add(place, order + start + 3, WIDTH, UNIT, a3, b3, inside, further)
+                    _add(target, order + start + 3, WIDTH, UNIT, STORE, a3, b3, inside, further)
             else:
                 total = many_updates(
                     pool, own, at, inside, values, tiles, count, hole,
@@ -188,25 +192,35 @@ def _expand(
                 )  # fmt: skip
                 real = (slot < count)[:, None] & inside[None, :]
                 token = tl.load(order + start + slot, mask=slot < count, other=0).to(tl.int64)
-                place = out + token[:, None] * WIDTH + begin + at + element[None, :]
-                before = tl.load(place, mask=real, other=0.0)
-                tl.store(place, before.to(tl.float32) + total, mask=real)
+                target = out + token[:, None] * WIDTH + begin + at + element[None, :]
+                before = tl.load(target, mask=real, other=0.0)
+                tl.store(target, before.to(tl.float32) + total, mask=real)
 
 
 @triton.jit
-def _add(place, token, WIDTH: tl.constexpr, UNIT: tl.constexpr, first, second, inside, further):
-    own = place + tl.load(token).to(tl.int64) * WIDTH
-    before = tl.load(own, mask=inside, other=0.0)
-    after = tl.load(own + UNIT, mask=further, other=0.0)
-    tl.store(own, before.to(tl.float32) + first, mask=inside)
-    tl.store(own + UNIT, after.to(tl.float32) + second, mask=further)
+def _add(target, token, WIDTH: tl.constexpr, UNIT: tl.constexpr, STORE: tl.constexpr, first, second, inside, further):
+    own = target + tl.load(token).to(tl.int64) * WIDTH
+    if not STORE:
+        first += tl.load(own, mask=inside, other=0.0).to(tl.float32)
+        second += tl.load(own + UNIT, mask=further, other=0.0).to(tl.float32)
+    tl.store(own, first, mask=inside)
+    tl.store(own + UNIT, second, mask=further)
 
 
 def expand(out: torch.Tensor, update: LoraUpdate) -> None:
     """Add the update to out, which is contiguous."""
+    _launch(out, update, store=False)
+
+
+def expand_apart(out: torch.Tensor, rows: TiledRows, site: tuple[int, int]) -> None:
+    """Write a group's update to out, which is contiguous; zeros for tokens without an adapter."""
+    _launch(out, LoraUpdate(rows, site), store=True)
+
+
+def _launch(out: torch.Tensor, update: LoraUpdate, *, store: bool) -> None:
     rows = update.rows
     group = rows.source.groups[update.site[1]]
-    unit = 256 // out.element_size() if rows.shape.few else 128
+    unit = UNIT if rows.shape.few else 128
     most = rows.work.segment_start.shape[0] * sum(-(-width // unit) for width in group.widths)
     _expand[(min(WAVES * multiprocessors(out.device), most),)](
         out,
@@ -217,7 +231,8 @@ def expand(out: torch.Tensor, update: LoraUpdate) -> None:
         N0=group.widths[0],
         N1=group.widths[1] if len(group.widths) > 1 else 0,
         N2=group.widths[2] if len(group.widths) > 2 else 0,
-        PRECISION=precision(out),
+        PRECISION=precision(rows.source.pool),
+        STORE=store,
         num_warps=1 if rows.shape.few else 4,
         num_stages=1,
         **up_columns(group),
@@ -234,7 +249,7 @@ def segment_arguments(update: LoraUpdate) -> tuple[torch.Tensor | int, ...]:
         work.segment_count,
         work.segment_tile,
         work.segment_tiles,
-        work.segment_pair,
+        work.segment_place,
     )
     lists = (work.order, work.counts, *segments)
     return (source.pool, source.addresses, *lists, rows.hidden, *layer_place(source, update.site[0]))
@@ -253,6 +268,7 @@ def shape_layout(rows: TiledRows) -> dict[str, int | bool]:
         "GRANULE": rows.source.pool.shape[1],
         "TOKENS": shape.tokens,
         "RANKS": shape.ranks,
+        "PAIR": shape.pair_tokens,
         "FEW": shape.few,
     }
 

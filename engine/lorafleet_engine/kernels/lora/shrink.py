@@ -11,9 +11,9 @@ import triton.language as tl
 
 from lorafleet_engine.kernels.lora.tiles import MOST_SPLITS, TiledRows, layer_place, multiprocessors
 
-FEW_LANES = 64
-FEW_WARPS = 4
-"""Of a program for few tokens: vectors of 16 bytes that it reads of a row at a time, and its warps."""
+FEW_FORM = (256, 4, 2)
+MANY_FORM = (256, 3, 4)
+"""Bytes of a row that a program takes at a time, how often at once, and its warps."""
 
 
 @triton.jit
@@ -25,101 +25,7 @@ def _split(units, CHUNKS: tl.constexpr, MOST: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["layer_column", "rows", "hole"])
-def _shrink_few(
-    x,
-    pool,
-    addresses,
-    order,
-    counts,
-    pair_tile,
-    pair_start,
-    pair_count,
-    partial,
-    arrived,
-    hidden,
-    layer_column,
-    rows,
-    hole,
-    DEPTH: tl.constexpr,
-    GRANULE: tl.constexpr,
-    LANES: tl.constexpr,
-    VECTOR: tl.constexpr,
-    MOST: tl.constexpr,
-    PROJECTIONS: tl.constexpr,
-    A0: tl.constexpr,
-    A1: tl.constexpr,
-    A2: tl.constexpr,
-):
-    CHUNK: tl.constexpr = LANES * VECTOR
-    CHUNKS: tl.constexpr = (DEPTH + CHUNK - 1) // CHUNK
-    units = tl.load(counts) * PROJECTIONS
-    run, splits = _split(units, CHUNKS, MOST)
-    rank = tl.arange(0, 16)
-    element = tl.arange(0, LANES)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
-    for item in range(tl.program_id(0), units * splits, tl.num_programs(0)):
-        place = item // splits
-        split = item % splits
-        pair = place // PROJECTIONS
-        projection = place % PROJECTIONS
-        tile = tl.load(pair_tile + pair)
-        start = tl.load(pair_start + pair)
-        count = tl.load(pair_count + pair)
-        column = layer_column + tl.where(projection == 0, A0, tl.where(projection == 1, A1, A2))
-        row = tl.load(addresses + column * rows + tile * 16 + rank)
-        real = (row != hole)[:, None, None]
-        source = pool + row.to(tl.int64)[:, None, None] * GRANULE + element[None, :, :]
-        own = order + start
-        x0 = x + tl.load(own).to(tl.int64) * DEPTH + element
-        x1 = x + tl.load(own + 1, mask=count > 1, other=0).to(tl.int64) * DEPTH + element
-        x2 = x + tl.load(own + 2, mask=count > 2, other=0).to(tl.int64) * DEPTH + element
-        x3 = x + tl.load(own + 3, mask=count > 3, other=0).to(tl.int64) * DEPTH + element
-        sum0 = tl.zeros((16, LANES), tl.float32)
-        sum1 = tl.zeros((16, LANES), tl.float32)
-        sum2 = tl.zeros((16, LANES), tl.float32)
-        sum3 = tl.zeros((16, LANES), tl.float32)
-        for chunk in range(split * run, tl.minimum(split * run + run, CHUNKS)):
-            at = chunk * CHUNK
-            inside = element < DEPTH - at
-            a = tl.load(source + at, mask=real & inside[None, :, :], other=0.0)
-            first = tl.load(x0 + at, mask=inside, other=0.0)
-            second = tl.load(x1 + at, mask=inside & (count > 1), other=0.0)
-            third = tl.load(x2 + at, mask=inside & (count > 2), other=0.0)
-            fourth = tl.load(x3 + at, mask=inside & (count > 3), other=0.0)
-            wide = a.to(tl.float32)
-            sum0 += tl.sum(wide * first.to(tl.float32)[None, :, :], axis=2)
-            if count > 1:
-                sum1 += tl.sum(wide * second.to(tl.float32)[None, :, :], axis=2)
-            if count > 2:
-                sum2 += tl.sum(wide * third.to(tl.float32)[None, :, :], axis=2)
-                sum3 += tl.sum(wide * fourth.to(tl.float32)[None, :, :], axis=2)
-        target = hidden + place.to(tl.int64) * 64 + rank
-        if splits > 1:
-            target = partial + (place * splits + split) * 64 + rank
-        tl.store(target, tl.sum(sum0, axis=1))
-        if count > 1:
-            tl.store(target + 16, tl.sum(sum1, axis=1))
-        if count > 2:
-            tl.store(target + 32, tl.sum(sum2, axis=1))
-            tl.store(target + 48, tl.sum(sum3, axis=1))
-        if splits > 1:
-            tl.debug_barrier()
-            before = tl.atomic_add(arrived + place, 1, sem="acq_rel")
-            if before == splits - 1:
-                part = tl.arange(0, MOST)
-                value = tl.arange(0, 64)
-                shares = tl.load(
-                    partial + (place * splits + part)[:, None] * 64 + value[None, :],
-                    mask=(part < splits)[:, None] & (value < count * 16)[None, :],
-                    other=0.0,
-                    cache_modifier=".cg",
-                )
-                total = tl.sum(shares, axis=0)
-                tl.store(hidden + place.to(tl.int64) * 64 + value, total, mask=value < count * 16)
-                tl.store(arrived + place, 0)
-
-
-@triton.jit(do_not_specialize=["layer_column", "rows", "hole"])
-def _shrink_many(
+def _shrink(
     x,
     pool,
     addresses,
@@ -185,7 +91,7 @@ def _shrink_many(
             before = tl.atomic_add(arrived + place, 1, sem="acq_rel")
             if before == splits - 1:
                 total = tl.zeros((TOKENS, RANKS), tl.float32)
-                for part in range(splits):
+                for part in tl.range(0, splits, loop_unroll_factor=4):
                     total += tl.load(own + part * SQUARE, mask=real, other=0.0, cache_modifier=".cg")
                 tl.store(hidden + place.to(tl.int64) * SQUARE + square, total, mask=real)
                 tl.store(arrived + place, 0)
@@ -219,18 +125,15 @@ def shrink(x: torch.Tensor, rows: TiledRows, site: tuple[int, int]) -> None:
         "A2": group.downs[-1],
     }
     grid = (min(rows.shape.shrink_waves * multiprocessors(x.device), work.pair_tile.shape[0] * count * MOST_SPLITS),)
-    if rows.shape.few:
-        vector = 16 // x.element_size()
-        _shrink_few[grid](*arguments, LANES=FEW_LANES, VECTOR=vector, num_warps=FEW_WARPS, num_stages=1, **layout)
-        return
-    _shrink_many[grid](
+    chunk, stages, warps = FEW_FORM if rows.shape.few else MANY_FORM
+    _shrink[grid](
         *arguments,
-        CHUNK=128 // x.element_size() * 2,
-        TOKENS=rows.shape.tokens,
+        CHUNK=chunk // x.element_size(),
+        TOKENS=rows.shape.pair_tokens,
         RANKS=rows.shape.ranks,
-        STAGES=3,
+        STAGES=stages,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        num_warps=4,
+        num_warps=warps,
         num_stages=1,
         **layout,
     )

@@ -1,8 +1,8 @@
 """What the kernels of this op read: tiles of rank, lists of work, and the memory that partial results pass through.
 
 Without triton, so that runner/ can lay the lists out on any machine. A *tile* is a few rows of rank of one adapter; a
-*segment* is a few tokens of one adapter, or of none; a *pair* is a tile of a segment's adapter beside that segment. How
-many rows and tokens that is, a TileShape says.
+*segment* is a few tokens of one adapter, or of none, whose outputs one program makes; a *pair* is a tile of an adapter
+beside tokens of it, of one segment or several. How many rows and tokens that is, a TileShape says.
 """
 
 from dataclasses import dataclass
@@ -15,20 +15,26 @@ MOST_SPLITS = 16
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
-    """Rows of rank in a tile and tokens in a segment, at most. `few` tokens are multiplied and added up as they are
-    read; more go through matrix products."""
+    """Rows of rank in a tile, tokens in a segment and tokens in a pair, at most; whole segments make a pair. `few`
+    tokens are expanded as they are read; more go through matrix products."""
 
     ranks: int = 0
     tokens: int = 0
+    pair_tokens: int = 0
     few: bool = True
     shrink_waves: int = 0
     """Programs of a shrink for each multiprocessor."""
 
+    @property
+    def square(self) -> int:
+        """Hidden values of a pair and projection."""
+        return self.ranks * self.pair_tokens
+
 
 NO_TILES = TileShape()
-FEW_TOKENS = TileShape(16, 4, True, 4)
+FEW_TOKENS = TileShape(16, 4, 16, True, 4)
 """For decode steps, which have few tokens of each adapter."""
-MANY_TOKENS = TileShape(32, 64, False, 2)
+MANY_TOKENS = TileShape(32, 64, 64, False, 2)
 """For steps with chunks of prompts."""
 
 
@@ -48,9 +54,9 @@ class TileWork:
     """A step's lists, int32 on the device. Lists may be longer than what `counts` = (pairs, segments) says.
 
     order lists all tokens, adapter by adapter and then those that have none. A segment is order[start : start + count]
-    with its adapter's `tiles` tiles from `tile` (none: 0), whose pairs follow one another from `pair`; a pair repeats
-    its segment's start and count. The token_ lists say the same by token: tile, tiles and the place of its hidden
-    values in its first pair, in rows of a square.
+    with its adapter's `tiles` tiles from `tile` (none: 0), whose pairs follow one another from the one that has the
+    segment's hidden values from `place` on, counted in rows of a square through all pairs. A pair has its own start and
+    count in order.
     """
 
     order: torch.Tensor
@@ -59,13 +65,10 @@ class TileWork:
     segment_count: torch.Tensor
     segment_tile: torch.Tensor
     segment_tiles: torch.Tensor
-    segment_pair: torch.Tensor
+    segment_place: torch.Tensor
     pair_tile: torch.Tensor
     pair_start: torch.Tensor
     pair_count: torch.Tensor
-    token_tile: torch.Tensor
-    token_tiles: torch.Tensor
-    token_place: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ class TileSource:
 class TiledRows:
     """The step's adapters for the kernels.
 
-    hidden holds a square [tokens, ranks] for each pair and projection, one after another. partial (fp32), arrived
+    hidden holds a square [pair_tokens, ranks] for each pair and projection, one after another. partial (fp32), arrived
     (int32, zeros between launches) and hidden are scratch of one shrink and its expand.
     """
 
@@ -103,10 +106,12 @@ class TiledRows:
 
 @dataclass(frozen=True, slots=True)
 class LoraUpdate:
-    """What a group (`site`: layer, group) has still to add to its output; its hidden values are there."""
+    """What a group (`site`: layer, group) has still to add to its output [T, N]: its hidden values are there, or all of
+    it in `sums` [T, N] (fp32)."""
 
     rows: TiledRows
     site: tuple[int, int]
+    sums: torch.Tensor | None = None
 
 
 def tile_unit(granule: int) -> int:
@@ -127,7 +132,7 @@ def multiprocessors(device: torch.device) -> int:
 def tiled_rows(source: TileSource, work: TileWork, shape: TileShape) -> TiledRows:
     """Take the scratch memory for a step's lists. Where an input is shared there are at most as many shares as
     programs (see shrink.py)."""
-    device, square = source.pool.device, shape.ranks * shape.tokens
+    device, square = source.pool.device, shape.square
     programs = shape.shrink_waves * multiprocessors(device)
     places = work.pair_tile.shape[0] * max(len(group.downs) for group in source.groups)
     partial = torch.empty(programs * square, device=device, dtype=torch.float32)

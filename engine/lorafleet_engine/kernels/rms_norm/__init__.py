@@ -23,7 +23,7 @@ def add_rms_norm(
         return reference.add_rms_norm(x, delta, weight, eps)
     from lorafleet_engine.kernels.rms_norm import kernel
 
-    if update is not None and update.rows.shape.few:
-        return kernel.add_update_rms_norm(x, delta, weight, eps, update)
+    if update is not None and update.sums is not None:
+        return kernel.add_rms_norm(x, delta, weight, eps, update.sums)
     apply_update(delta, update)
     return kernel.add_rms_norm(x, delta, weight, eps)

@@ -115,7 +115,7 @@ def _rotate_and_store_update(
     segment_count,
     segment_tile,
     segment_tiles,
-    segment_pair,
+    segment_place,
     hidden,
     layer_column,
     rows,
@@ -128,6 +128,7 @@ def _rotate_and_store_update(
     GRANULE: tl.constexpr,
     TOKENS: tl.constexpr,
     RANKS: tl.constexpr,
+    PAIR: tl.constexpr,
     FEW: tl.constexpr,
     B0: tl.constexpr,
     B1: tl.constexpr,
@@ -135,7 +136,7 @@ def _rotate_and_store_update(
 ):
     HEADS: tl.constexpr = QUERY + 2 * KV
     HALF: tl.constexpr = DIM // 2
-    SQUARE: tl.constexpr = TOKENS * RANKS
+    SQUARE: tl.constexpr = PAIR * RANKS
     inside = tl.arange(0, BLOCK) < HALF
     for item in range(tl.program_id(0), tl.load(counts + 1) * HEADS, tl.num_programs(0)):
         segment = item // HEADS
@@ -144,12 +145,12 @@ def _rotate_and_store_update(
         count = tl.load(segment_count + segment)
         tile = tl.load(segment_tile + segment)
         tiles = tl.load(segment_tiles + segment)
-        pair = tl.load(segment_pair + segment)
+        place = tl.load(segment_place + segment)
         projection = (head >= QUERY).to(tl.int32) + (head >= QUERY + KV).to(tl.int32)
         at = (head - tl.where(projection == 0, 0, tl.where(projection == 1, QUERY, QUERY + KV))) * DIM
         column = layer_column + tl.where(projection == 0, B0, tl.where(projection == 1, B1, B2))
         own = addresses + column * rows + tile * RANKS
-        hid = hidden + (pair * 3 + projection).to(tl.int64) * SQUARE
+        hid = hidden + (place // PAIR * 3 + projection).to(tl.int64) * SQUARE + place % PAIR * RANKS
         a0, a1, a2, a3, b0, b1, b2, b3 = few_updates(
             pool, own, own, at, at + HALF, inside, inside, hid, hid, tiles, count, hole,
             GRANULE, BLOCK, 16, 3 * SQUARE,

@@ -51,7 +51,7 @@ def _silu_mul_update(
     segment_count,
     segment_tile,
     segment_tiles,
-    segment_pair,
+    segment_place,
     hidden,
     layer_column,
     rows,
@@ -61,6 +61,7 @@ def _silu_mul_update(
     UNIT: tl.constexpr,
     TOKENS: tl.constexpr,
     RANKS: tl.constexpr,
+    PAIR: tl.constexpr,
     FEW: tl.constexpr,
     PART: tl.constexpr,
     B0: tl.constexpr,
@@ -69,7 +70,7 @@ def _silu_mul_update(
     PRECISION: tl.constexpr,
 ):
     BLOCKS: tl.constexpr = (N + UNIT - 1) // UNIT
-    SQUARE: tl.constexpr = TOKENS * RANKS
+    SQUARE: tl.constexpr = PAIR * RANKS
     slot = tl.arange(0, TOKENS)
     element = tl.arange(0, UNIT)
     for item in range(tl.program_id(0), tl.load(counts + 1) * BLOCKS, tl.num_programs(0)):
@@ -79,11 +80,11 @@ def _silu_mul_update(
         count = tl.load(segment_count + segment)
         tile = tl.load(segment_tile + segment)
         tiles = tl.load(segment_tiles + segment)
-        pair = tl.load(segment_pair + segment)
+        place = tl.load(segment_place + segment)
         inside = at + element < N
         gates = addresses + (layer_column + B0) * rows + tile * RANKS
         ups = addresses + (layer_column + B1) * rows + tile * RANKS
-        values = hidden + pair.to(tl.int64) * 2 * SQUARE
+        values = hidden + (place // PAIR).to(tl.int64) * 2 * SQUARE + place % PAIR * RANKS
         source = gate_up + at + element
         target = out + at + element
         if FEW:
