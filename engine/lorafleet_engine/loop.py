@@ -262,8 +262,6 @@ class EngineLoop:
 
     def _step(self) -> None:
         """Launch the next step, then land the one before (or this one, unless steps are overlapped)."""
-        if any(live.penalised for live in self._live.values()):
-            self._land()  # what it drew decides how the next token is drawn
         before = self._flight
         launched = self._launch() if self._live else None
         if launched is None and before is None and self._live:
@@ -283,7 +281,7 @@ class EngineLoop:
         samples = [work for work in plan.works if work.samples]
         live = [self._live[work.sequence.request_id] for work in samples]
         draws = {
-            row: request.draw(work.start + work.count)
+            row: request.draw(work.start + work.count, work.source)
             for row, (request, work) in enumerate(zip(live, samples, strict=True))
             if not request.plain
         }

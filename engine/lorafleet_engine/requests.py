@@ -4,7 +4,7 @@ import secrets
 from dataclasses import dataclass, field
 
 from lorafleet_engine.messages import Generate, RejectCode, SamplingParams, Usage
-from lorafleet_engine.runner.sampler import Draw, penalised, plain
+from lorafleet_engine.runner.sampler import Draw, plain
 from lorafleet_engine.scheduler.sequence import Sequence
 
 MAX_LOGPROBS = 100
@@ -12,8 +12,8 @@ MAX_LOGPROBS = 100
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """A request and its sequence. `arrived` is the loop's clock; `started` once its first token was sent; `plain` and
-    `penalised` say how it is drawn (see runner/sampler.py)."""
+    """A request and its sequence. `arrived` is the loop's clock; `started` once its first token was sent; `plain` says
+    how it is drawn (see runner/sampler.py)."""
 
     request: Generate
     sequence: Sequence
@@ -21,16 +21,15 @@ class LiveRequest:
     arrived: float
     started: bool = False
     plain: bool = field(init=False)
-    penalised: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.plain, self.penalised = plain(self.request.params), penalised(self.request.params)
+        self.plain = plain(self.request.params)
 
-    def draw(self, place: int) -> Draw:
-        """How to draw the token at `place` of prompt and answer."""
+    def draw(self, place: int, source: int) -> Draw:
+        """How to draw the token at `place` of prompt and answer; `source` is that of the Work."""
         sequence = self.sequence
         position = place - sequence.prompt_length
-        return Draw(self.request.params, self.seed, sequence.tokens, sequence.prompt_length, position)
+        return Draw(self.request.params, self.seed, sequence.tokens, sequence.prompt_length, position, source)
 
     @property
     def usage(self) -> Usage:

@@ -92,7 +92,8 @@ class Runner:
     def launch(self, plan: StepPlan, draws: Mapping[int, Draw]) -> Sampled:
         """Start a step; `draws` are those of its samples, by row, that are not plain. Tokens in flight are those of the
         step launched before."""
-        sampled = self._sampler.finish(self.logits(plan), draws)
+        before = self._sampler.before(draws)
+        sampled = self._sampler.finish(self.logits(plan), draws, before)
         if self._team is not None:
             self._team.share(self.tokens)
         if self._graphs is not None:

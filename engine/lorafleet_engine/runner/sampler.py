@@ -12,6 +12,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 
 from lorafleet_engine.messages import SamplingParams, Token
@@ -23,14 +24,15 @@ DRAWN = 64
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What one row of logits is drawn with, for the answer's token number `position`; `tokens`, prompt and answer so
-    far, must be complete where `penalised`."""
+    """What one row of logits is drawn with, for the answer's token number `position`; `tokens` are prompt and answer so
+    far, but for the one in flight, if row `source` (>= 0) of the step before draws that."""
 
     params: SamplingParams
     seed: int
     tokens: Items[int]
     prompt_length: int
     position: int
+    source: int = -1
 
 
 def plain(params: SamplingParams) -> bool:
@@ -39,7 +41,7 @@ def plain(params: SamplingParams) -> bool:
 
 
 def penalised(params: SamplingParams) -> bool:
-    """Whether tokens seen before count differently, so that each must be known before the next is drawn."""
+    """Whether tokens seen before count differently."""
     return bool(params.presence_penalty or params.frequency_penalty) or params.repetition_penalty != 1
 
 
@@ -77,15 +79,20 @@ class Sampler:
         self._sampled[:count].copy_(ids)
         self._told[:count].copy_(torch.where(torch.isfinite(best), ids, -1))
 
+    def before(self, draws: Mapping[int, Draw]) -> torch.Tensor | None:
+        """To be called before choose: the last step's tokens, if one of them decides how a row is drawn."""
+        needed = any(draw.source >= 0 and penalised(draw.params) for draw in draws.values())
+        return self._sampled.clone() if needed else None
+
     @torch.inference_mode()
-    def finish(self, logits: torch.Tensor, draws: Mapping[int, Draw]) -> Sampled:
+    def finish(self, logits: torch.Tensor, draws: Mapping[int, Draw], before: torch.Tensor | None = None) -> Sampled:
         """After choose: draw the rows of `draws` (those that are not plain) and send all tokens to the host."""
         count, device = logits.shape[0], logits.device
         drawn = {row: draw for row, draw in draws.items() if draw.params.temperature > 0 or penalised(draw.params)}
         if drawn:
             rows, each = upload(list(drawn), torch.int64, device), list(drawn.values())
             parts = zip(torch.split(rows, DRAWN), range(0, len(each), DRAWN), strict=True)
-            found = [_draw(logits.index_select(0, part).float(), each[at : at + DRAWN]) for part, at in parts]
+            found = [_draw(logits.index_select(0, part).float(), each[at : at + DRAWN], before) for part, at in parts]
             ids = torch.cat(found).int()
             self._sampled.index_copy_(0, rows, ids)
             finite = self._told.index_select(0, rows) >= 0
@@ -110,11 +117,12 @@ def _logprobs(logits: torch.Tensor, chosen: torch.Tensor, most: int) -> tuple[to
     return logprobs.gather(1, chosen.long()[:, None])[:, 0], values, ids
 
 
-def _draw(rows: torch.Tensor, draws: Items[Draw]) -> torch.Tensor:
-    """Token ids [n] for rows [n, vocab], which are overwritten."""
-    for number, draw in enumerate(draws):
-        if penalised(draw.params):
-            _penalise(rows[number], draw)
+def _draw(rows: torch.Tensor, draws: Items[Draw], before: torch.Tensor | None) -> torch.Tensor:
+    """Token ids [n] for rows [n, vocab], which are overwritten; `before` are the tokens of the step before."""
+    changed = [number for number, draw in enumerate(draws) if penalised(draw.params)]
+    if changed:
+        places = upload(changed, torch.int64, rows.device)
+        rows.index_copy_(0, places, _penalise(rows.index_select(0, places), [draws[n] for n in changed], before))
     chosen = rows.argmax(dim=-1)
     for limited in ("no", "top_k", "top_p"):
         group = [n for n, draw in enumerate(draws) if draw.params.temperature > 0 and _limits(draw) == limited]
@@ -163,21 +171,26 @@ def _candidates(chances: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor)
     return torch.where((before < top_p) | (place == 0), chances, 0)
 
 
-def _penalise(row: torch.Tensor, draw: Draw) -> None:
-    """Change row [vocab] in place. repetition_penalty counts the prompt too (Keskar et al., 2019); presence and
-    frequency count the answer only."""
-    params = draw.params
-    if params.repetition_penalty != 1:
-        seen = upload(sorted(set(draw.tokens)), torch.int64, row.device)
-        value = row.index_select(0, seen)
-        row.index_copy_(
-            0, seen, torch.where(value > 0, value / params.repetition_penalty, value * params.repetition_penalty)
-        )
-    answer = draw.tokens[draw.prompt_length :]
-    if answer and (params.presence_penalty or params.frequency_penalty):
-        ones = torch.ones(len(answer), device=row.device)
-        counts = torch.zeros_like(row).index_add_(0, upload(answer, torch.int64, row.device), ones)
-        row -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
+def _penalise(rows: torch.Tensor, draws: Items[Draw], before: torch.Tensor | None) -> torch.Tensor:
+    """Rows [n, vocab] with their tokens so far counted. repetition_penalty counts the prompt too (Keskar et al., 2019);
+    presence and frequency count the answer only."""
+    count, vocab = rows.shape
+    tokens = [np.asarray(draw.tokens, dtype=np.int64) + number * vocab for number, draw in enumerate(draws)]
+    answers = [own[draw.prompt_length :] for own, draw in zip(tokens, draws, strict=True)]
+    seen, answered = (upload(np.concatenate(places), torch.int64, rows.device) for places in (tokens, answers))
+    flying = [(draw.source, number * vocab) for number, draw in enumerate(draws) if draw.source >= 0]
+    if flying and before is not None:
+        sources, starts = upload(flying, torch.int64, rows.device).unbind(1)
+        places = before.index_select(0, sources) + starts
+        seen, answered = torch.cat((seen, places)), torch.cat((answered, places))
+    counted = torch.zeros(count * vocab, dtype=torch.bool, device=rows.device).index_fill_(0, seen, value=True)
+    ones = torch.ones(len(answered), device=rows.device)
+    counts = torch.zeros(count * vocab, device=rows.device).index_add_(0, answered, ones).view_as(rows)
+    settings = [(d.params.repetition_penalty, d.params.presence_penalty, d.params.frequency_penalty) for d in draws]
+    repetition, presence, frequency = upload(settings, torch.float32, rows.device)[:, :, None].unbind(1)
+    repeated = torch.where(rows > 0, rows / repetition, rows * repetition)
+    rows = torch.where(counted.view_as(rows), repeated, rows)
+    return rows - (frequency * counts + presence * (counts > 0))
 
 
 def uniform(seed: int, position: int) -> float:

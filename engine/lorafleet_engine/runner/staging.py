@@ -37,7 +37,7 @@ class Staging:
         self._turn = (self._turn + 1) % len(self._buffers)
 
 
-def upload(values: Sequence[object], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def upload(values: Sequence[object] | npt.NDArray[np.int64], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """`values` on the device, without waiting for it."""
     here = torch.tensor(values, dtype=dtype)
     return here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else here

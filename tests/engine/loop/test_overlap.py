@@ -17,13 +17,15 @@ KINDS: list[dict[str, Any]] = [
     {"temperature": 0.9, "seed": 7, "top_k": 9, "logprobs": 2},
     {"logprobs": 1},
     {"repetition_penalty": 1.4, "presence_penalty": 0.5},
+    {"repetition_penalty": 5.0},
+    {"presence_penalty": 2.0, "frequency_penalty": 2.0, "temperature": 0.3, "seed": 8},
 ]
 
 
 def test_overlapped_steps_give_the_same_answers(start: Callable[..., LoopDriver], model: TinyModel, ask: Ask) -> None:
     requests = [
-        ask(str(n), "a@1" if n % 2 else None, tuple(range(n, 3 * n + 2)), max_tokens=12 - n % 5, **KINDS[n % 6])
-        for n in range(12)
+        ask(str(n), "a@1" if n % 2 else None, tuple(range(n, 3 * n + 2)), max_tokens=12 - n % 5, **KINDS[n % 8])
+        for n in range(16)
     ]
     answers = []
     for overlapped in (False, True):
