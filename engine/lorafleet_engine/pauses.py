@@ -1,5 +1,5 @@
-"""What keeps the interpreter from holding up a loop that must launch the next step in time. Used by loop.py, and by
-bench/ so that it measures what is deployed.
+"""What keeps the interpreter from holding up a loop that must launch the next step in time, or an api that passes its
+tokens on. Used by loop.py and server/engine.py, and by bench/ so that it measures what is deployed.
 
 A full collection of a loop with hundreds of requests and versions takes longer than a step (11 ms measured), so it is
 left for moments without requests. Nothing here makes cycles as a matter of course, so little is ever collected.
@@ -14,11 +14,15 @@ BUSY_S = 300.0
 """...and one that is never idle: one late step."""
 
 
-def avoid_pauses() -> None:
-    """To be called when all that stays has been built: no later collection need look at it, and none comes by itself
-    before gc.enable is called."""
+def set_aside() -> None:
+    """Leave what has been built so far out of all later collections: it stays."""
     gc.collect()
     gc.freeze()
+
+
+def avoid_pauses() -> None:
+    """The same, and no collection comes by itself before gc.enable is called."""
+    set_aside()
     gc.disable()
 
 

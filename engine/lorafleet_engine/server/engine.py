@@ -17,6 +17,7 @@ from lorafleet_contracts.probe import PROBES
 from lorafleet_engine.errors import JobError
 from lorafleet_engine.loader.messages import BaseFetched, ForMerge
 from lorafleet_engine.messages import AdapterChecked, MergeConfig
+from lorafleet_engine.pauses import set_aside
 from lorafleet_engine.server.changes import ChangeLog
 from lorafleet_engine.server.loader_client import LoaderClient
 from lorafleet_engine.server.loop_client import LoopClient
@@ -154,6 +155,7 @@ class Engine:
         self.changes.bump()
 
     def _on_loop_ready(self) -> None:
+        set_aside()
         if self.versions.merged is None:
             self.loader.warm_up()
             return
