@@ -30,12 +30,19 @@ class SharedWith(Resource):
     namespace_selector: LabelSelector
 
 
+class TrainedOn(Resource):
+    """The base model's files that the adapter was trained on: `baseModel.digest` of a pool that may serve it."""
+
+    digest: Digest
+
+
 class LoraAdapterSpec(Resource):
     """The desired adapter. `model` is what a client sends as `model`; it defaults to the object's name."""
 
     pool_ref: Annotated[PoolRef, Field(json_schema_extra=IMMUTABLE_POOL)]
     model: ModelName | None = None
     source: AdapterSource
+    trained_on: TrainedOn | None = None
     shared_with: SharedWith | None = None
     suspend: bool = False
     min_replicas: Annotated[int, Field(ge=1, le=64)] = 1

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from lorafleet_contracts.conditions import Reason
+from lorafleet_contracts.resources.adapter import LoraAdapterSpec
 from lorafleet_contracts.resources.pool import LoraPoolSpec, SourceRule
 from lorafleet_contracts.selectors import admits
 from lorafleet_operator.core.conditions import Refusal
@@ -41,7 +42,25 @@ def refuse_adapter(
             Reason.NAME_CONFLICT,
             f"adapter {winner} of this namespace is older and serves as {model!r}. Choose another spec.model",
         )
-    return refuse_source(adapter.spec.source.uri, namespace, pool, spec)
+    return _refuse_base(adapter.spec, pool, spec) or refuse_source(adapter.spec.source.uri, namespace, pool, spec)
+
+
+def _refuse_base(adapter: LoraAdapterSpec, pool: Meta, spec: LoraPoolSpec) -> Refusal | None:
+    """Bases of one name and shape can still be others: only the digests tell."""
+    trained_on, served = adapter.trained_on, spec.base_model.digest
+    if trained_on is None or trained_on.digest == served:
+        return None
+    if served is None:
+        return Refusal(
+            Reason.BASE_MISMATCH,
+            f"spec.trainedOn cannot be compared: pool {pool.namespace}/{pool.name} does not declare its base's digest. "
+            "Its owner can set baseModel.digest (`lorafleet digest DIR` prints it), or remove trainedOn",
+        )
+    return Refusal(
+        Reason.BASE_MISMATCH,
+        f"the adapter was trained on a base of digest {trained_on.digest}, pool {pool.namespace}/{pool.name} serves "
+        f"{served}. Point poolRef to that base's pool, or correct spec.trainedOn",
+    )
 
 
 def refuse_namespace(pool: Meta, namespace: str) -> Refusal:

@@ -93,3 +93,20 @@ def test_sources(uri: str, namespace: str, rules: list[dict[str, object]], allow
     assert pool.spec is not None
     refusal = refuse_source(uri, namespace, make_meta("smol"), pool.spec)
     assert (refusal is None) == allowed
+
+
+@pytest.mark.parametrize(
+    ("served", "trained_on", "expected"),
+    [
+        ("a", None, None),
+        (None, None, None),
+        ("a", "a", None),
+        ("a", "b", Reason.BASE_MISMATCH),
+        (None, "a", Reason.BASE_MISMATCH),
+    ],
+)
+def test_the_base_s_digest(served: str | None, trained_on: str | None, expected: Reason | None) -> None:
+    base = {"name": "smollm2", "source": {"uri": "http://assets/base"}}
+    base |= {"digest": f"sha256:{served * 64}"} if served else {}
+    adapter = make_adapter("a", **({"trainedOn": {"digest": f"sha256:{trained_on * 64}"}} if trained_on else {}))
+    assert reason_for(adapter, baseModel=base) == expected
