@@ -68,6 +68,11 @@ def same(right: dict[str, object], text: str) -> bool:
     return text == right["text"]
 
 
+def is_steady(name: str) -> bool:
+    """Whether what is asked for is there all the time."""
+    return name == BASE or int(name.rsplit("-", 1)[1]) < STEADY
+
+
 class Asker:
     """One client's turns; `uids` maps an adapter's name to the version that is loaded now."""
 
@@ -105,7 +110,7 @@ class Asker:
                 text = "".join(event["choices"][0]["text"] for event in events if event["choices"])
         except AssertionError:
             self._answers.counts["refused"] += 1
-            if name not in self._loaded or int(name.rsplit("-", 1)[1]) < STEADY:
+            if is_steady(name):
                 self._answers.wrong.append(f"a stream of {name} was refused")
             return
         self._judge("streams", name, prompt, text)
@@ -135,8 +140,7 @@ class Asker:
 
     def _refused(self, name: str, response: httpx.Response) -> None:
         """Only a version that is coming or going may say so, and must say that another replica may be asked."""
-        steady = name == BASE or int(name.rsplit("-", 1)[1]) < STEADY
-        if steady or not response.headers.get("x-lorafleet-retry"):
+        if is_steady(name) or not response.headers.get("x-lorafleet-retry"):
             self._answers.wrong.append(f"{name} was refused: {response.status_code} {response.text}")
         self._answers.counts["refused"] += 1
 
@@ -156,7 +160,7 @@ def churn(engine: Engine, loaded: dict[str, LoadedAdapter], counts: Counter[str]
                 counts["loads"] += 1
             if number % 10 == 0:
                 assert client.inspect(f"absent-{number}", "pvc://models/absent").status_code >= 400
-    for name in [name for name in loaded if int(name.rsplit("-", 1)[1]) >= STEADY]:
+    for name in [name for name in loaded if not is_steady(name)]:
         gone = loaded.pop(name)
         with Client(engine) as client:
             client.delete(gone.uid, gone.digest)
