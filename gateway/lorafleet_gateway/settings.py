@@ -8,7 +8,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Addresses, folders and limits of one gateway instance. `max_body` is in bytes, `drain_seconds` in seconds."""
+    """Addresses, folders and limits of one gateway instance; sizes in bytes.
+
+    A client has `request_seconds` to send a request, which may wait `cold_seconds` for its adapter. `tls_dir` None:
+    clients connect without TLS. `envoy_memory` None: Envoy takes what it needs.
+    """
 
     name: str
     config_dir: Path
@@ -20,6 +24,12 @@ class Settings:
     health_port: int
     envoy_admin_port: int
     max_body: int
+    request_seconds: int
+    max_connections: int
+    envoy_memory: int | None
+    tls_dir: Path | None
+    tls_port: int
+    cold_seconds: int
     drain_seconds: int
     log_level: str
 
@@ -44,6 +54,12 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         health_port=number("HEALTH_PORT", 9003),
         envoy_admin_port=number("ENVOY_ADMIN_PORT", 19000),
         max_body=number("MAX_BODY_BYTES", 8 << 20),
+        request_seconds=number("REQUEST_SECONDS", 60),
+        max_connections=number("MAX_CONNECTIONS", 10_000),
+        envoy_memory=number("ENVOY_MEMORY_BYTES", 0) or None,
+        tls_dir=Path(text("TLS_DIR", "")) if text("TLS_DIR", "") else None,
+        tls_port=number("TLS_PORT", 8443),
+        cold_seconds=number("COLD_SECONDS", 5),
         drain_seconds=number("DRAIN_SECONDS", 600),
         log_level=text("LOG_LEVEL", "INFO"),
     )

@@ -1,6 +1,7 @@
 """What the gateway does while one of its parts is away: real Envoy, real picker, doubles around them."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest_asyncio
 from lorafleet_contracts.admin import Tier
 from lorafleet_gateway.shell.drain import drain
 from lorafleet_kube.paths import ENDPOINT_SLICES
+from tests.gateway.doubles.engine import Mood
 from tests.gateway.doubles.kubernetes import ADAPTERS
 from tests.gateway.doubles.stack import Stack, digest, make_key, put_adapter, run_stack, until
 
@@ -108,6 +110,55 @@ async def test_a_dead_engine_is_retried_elsewhere_and_then_left_out(stack: Stack
     await stack.engines[0].die()
     answers = [await stack.served_by(ACME, "pirate") for _ in range(6)]
     assert set(answers) == {"e1"}
+
+
+async def test_requests_on_an_engine_that_dies_are_answered_by_another(stack: Stack) -> None:
+    for engine in stack.engines:
+        engine.mood = Mood.HOLD
+        engine.gate.clear()
+    asked = [asyncio.create_task(stack.served_by(ACME, "pirate")) for _ in range(12)]
+    await until(lambda: arrived(stack, 12))
+    assert all(engine.arrivals for engine in stack.engines)
+    stack.engines[1].gate.set()
+    await stack.engines[0].die()
+    assert set(await asyncio.gather(*asked)) == {"e1"}
+
+
+async def arrived(stack: Stack, count: int) -> bool:
+    return sum(len(engine.arrivals) for engine in stack.engines) == count
+
+
+async def test_a_picker_that_hangs_costs_no_stream_and_new_requests_seconds_only(stack: Stack) -> None:
+    for engine in stack.engines:
+        engine.gate.clear()
+    async with stack.client.post(
+        f"{stack.url}/v1/chat/completions", json={**CHAT, "stream": True}, headers={"authorization": f"Bearer {ACME}"}
+    ) as response:
+        assert b"one" in await response.content.readuntil(b"\n\n")
+        stack.processes["picker"].send_signal(signal.SIGSTOP)
+        async with asyncio.timeout(6):
+            refused = await stack.post(ACME, CHAT)
+        assert (refused.status, refused.body["error"]["code"]) == (503, "gateway_unavailable")
+        stack.processes["picker"].send_signal(signal.SIGCONT)
+        for engine in stack.engines:
+            engine.gate.set()
+        assert (await response.content.read()).endswith(b"data: [DONE]\n\n")
+    await until(lambda: serves(stack))
+
+
+async def test_envoy_keeps_its_connection_to_an_idle_picker(stack: Stack) -> None:
+    assert await serves(stack)
+    before = await picker_connections(stack)
+    await asyncio.sleep(8)  # four of Envoy's pings
+    assert await serves(stack)
+    assert await picker_connections(stack) == before
+
+
+async def picker_connections(stack: Stack) -> int:
+    name = "cluster.picker.upstream_cx_total"
+    url = f"http://127.0.0.1:{stack.settings.envoy_admin_port}/stats"
+    async with stack.client.get(url, params={"filter": f"^{name}$"}) as response:
+        return int((await response.text()).rpartition(" ")[2])
 
 
 async def test_draining_waits_for_the_running_stream(stack: Stack) -> None:

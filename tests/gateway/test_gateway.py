@@ -4,41 +4,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
-import pytest_asyncio
 
 from lorafleet_contracts.admin import Tier
 from tests.gateway.doubles.engine import Mood
-from tests.gateway.doubles.stack import MAX_BODY, SERVING_TOKEN, Stack, digest, make_key, put_slice, run_stack, until
+from tests.gateway.doubles.stack import MAX_BODY, SERVING_TOKEN, Stack, digest, make_key, put_slice, until
 
 pytestmark = [pytest.mark.envoy, pytest.mark.asyncio(loop_scope="module")]
 
 ACME, GLOBEX = make_key("acme", "t"), make_key("globex", "t")
 PIRATE, BUTLER = f"uid-pirate@{digest('a')}", f"uid-butler@{digest('b')}"
 CHAT = {"model": "pirate", "messages": [{"role": "user", "content": "hi"}]}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    async with run_stack(tmp_path_factory.mktemp("gateway")) as running:
-        await until(lambda: knows(running, 2))
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def stack(shared: Stack) -> AsyncIterator[Stack]:
-    for engine in shared.engines:
-        engine.arrivals.clear()
-    yield shared
-    for engine in shared.engines:
-        engine.mood = Mood.ANSWER
-        engine.gate.set()
-
-
-async def knows(stack: Stack, count: int) -> bool:
-    async with stack.client.get(f"http://127.0.0.1:{stack.settings.health_port}/metrics") as response:
-        return f'lorafleet_gateway_replicas{{state="known"}} {count}.0' in await response.text()
 
 
 async def test_a_request_reaches_an_engine_with_version_tenant_and_token(stack: Stack) -> None:
@@ -173,6 +151,31 @@ async def test_when_all_lack_the_version_the_engine_answers_503(stack: Stack) ->
     reply = await stack.post(ACME, CHAT)
     assert reply.status == 503
     assert "x-lorafleet-retry" not in reply.headers
+
+
+async def test_a_stream_that_fails_before_its_first_byte_is_retried(stack: Stack) -> None:
+    first, second = await order(stack)
+    stack.engines[first].mood = Mood.RESET
+    headers = {"authorization": f"Bearer {ACME}"}
+    async with stack.client.post(
+        f"{stack.url}/v1/chat/completions", json={**CHAT, "stream": True}, headers=headers
+    ) as response:
+        assert response.status == 200
+        assert (await response.content.read()).endswith(b"data: [DONE]\n\n")
+    assert [len(stack.engines[each].arrivals) for each in (first, second)] == [1, 1]
+
+
+async def test_a_stream_cut_after_its_first_byte_is_seen_as_cut_and_not_sent_twice(stack: Stack) -> None:
+    for engine in stack.engines:
+        engine.mood = Mood.CUT
+    headers = {"authorization": f"Bearer {ACME}"}
+    async with stack.client.post(
+        f"{stack.url}/v1/chat/completions", json={**CHAT, "stream": True}, headers=headers
+    ) as response:
+        assert b"one" in await response.content.readuntil(b"\n\n")
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await response.content.read()
+    assert sum(len(engine.arrivals) for engine in stack.engines) == 1
 
 
 async def test_residency_decides_before_load(stack: Stack) -> None:

@@ -1,22 +1,16 @@
 """Envoy's engine clusters and their endpoints as plain documents. shell/envoy_files.py writes them for each table."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from lorafleet_gateway.core.envoy_bootstrap import (
-    DESTINATION_KEY,
-    DESTINATION_NAMESPACE,
-    http_options,
-    unlimited_breakers,
-)
+from lorafleet_gateway.core.envoy_bootstrap import http_options, unlimited_breakers
+from lorafleet_gateway.core.envoy_names import BUFFER_BYTES, DESTINATION_KEY, DESTINATION_NAMESPACE, TYPE, Document
 from lorafleet_gateway.core.records import Replica
 from lorafleet_gateway.core.table import SetKey
 
-Document = dict[str, Any]
-
 IDLE = "60s"
 """Below the engine's own keep-alive, so that Envoy never sends into a connection that is just being closed."""
-_TYPE = "type.googleapis.com/envoy."
+KEEPALIVE = {"keepalive_time": 5, "keepalive_interval": 2, "keepalive_probes": 3}
+"""Ends connections to a machine that is gone without a word after 11 s; their requests are retried elsewhere."""
 _POLICIES = "extensions.load_balancing_policies."
 
 
@@ -44,7 +38,7 @@ def build_endpoints(key: SetKey, replicas: tuple[Replica, ...]) -> Document:
         address = {"address": host.strip("[]"), "port_value": int(port)}
         endpoints.append({"endpoint": {"address": {"socket_address": address}}})
     assignment = {
-        "@type": f"{_TYPE}config.endpoint.v3.ClusterLoadAssignment",
+        "@type": f"{TYPE}config.endpoint.v3.ClusterLoadAssignment",
         "cluster_name": cluster_name(key),
         "endpoints": [{"lb_endpoints": endpoints}],
     }
@@ -54,10 +48,12 @@ def build_endpoints(key: SetKey, replicas: tuple[Replica, ...]) -> Document:
 def _cluster(key: SetKey, config_dir: str) -> Document:
     path = {"path": f"{config_dir}/{endpoints_file(key)}"}
     return {
-        "@type": f"{_TYPE}config.cluster.v3.Cluster",
+        "@type": f"{TYPE}config.cluster.v3.Cluster",
         "name": cluster_name(key),
         "type": "EDS",
         "connect_timeout": "1s",
+        "per_connection_buffer_limit_bytes": BUFFER_BYTES,
+        "upstream_connection_options": {"tcp_keepalive": KEEPALIVE},
         "eds_cluster_config": {"eds_config": {"resource_api_version": "V3", "path_config_source": path}},
         "load_balancing_policy": {"policies": [{"typed_extension_config": _override_host()}]},
         "circuit_breakers": unlimited_breakers(),
@@ -70,12 +66,12 @@ def _override_host() -> Document:
     metadata = {"key": DESTINATION_NAMESPACE, "path": [{"key": DESTINATION_KEY}]}
     fallback = {
         "name": "envoy.load_balancing_policies.least_request",
-        "typed_config": {"@type": f"{_TYPE}{_POLICIES}least_request.v3.LeastRequest"},
+        "typed_config": {"@type": f"{TYPE}{_POLICIES}least_request.v3.LeastRequest"},
     }
     return {
         "name": "envoy.load_balancing_policies.override_host",
         "typed_config": {
-            "@type": f"{_TYPE}{_POLICIES}override_host.v3.OverrideHost",
+            "@type": f"{TYPE}{_POLICIES}override_host.v3.OverrideHost",
             "override_host_sources": [{"metadata": metadata}],
             "fallback_policy": {"policies": [{"typed_extension_config": fallback}]},
         },

@@ -44,7 +44,9 @@ def method_not_allowed(method: str, path: str, allow: str) -> Rejection:
 
 def body_too_large(limit: int) -> Rejection:
     """The request body is above the limit in bytes."""
-    return Rejection(413, "request_too_large", f"The request body is larger than {limit} bytes.")
+    return Rejection(
+        413, "request_too_large", f"The request body is larger than {limit} bytes. Send fewer or shorter messages."
+    )
 
 
 def invalid_body(message: str, param: str | None = None) -> Rejection:
@@ -62,6 +64,12 @@ def adapter_not_ready(name: str) -> Rejection:
     """The caller may use the adapter, but no replica serves a version of it."""
     message = f"The model `{name}` is not ready: no replica serves it yet. Try again shortly."
     return Rejection(503, "adapter_not_ready", message, param="model", retry_after=RETRY_AFTER_SECONDS)
+
+
+def adapter_queue_full(name: str) -> Rejection:
+    """No replica holds the adapter yet, and as many requests as may are waiting for it."""
+    message = f"Too many requests are waiting for the model `{name}`, which is being loaded. Try again shortly."
+    return Rejection(503, "adapter_queue_full", message, param="model", retry_after=RETRY_AFTER_SECONDS)
 
 
 def pool_not_ready(name: str) -> Rejection:

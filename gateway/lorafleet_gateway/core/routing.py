@@ -34,11 +34,12 @@ class Route:
     version: str
 
 
-def pick_route(table: Table, fleet: Fleet, pool: ObjectKey, model: Model) -> Route:
+def pick_route(table: Table, fleet: Fleet, pool: ObjectKey, model: Model) -> Route | None:
     """Order the replicas of `pool` for `model`, best first, MAX_HOSTS at most.
 
     A replica that has not described itself (its state port does not answer) comes last, but counts: the gateway serves
-    on when it cannot see. Raises Rejection (503) when no replica may take the request.
+    on when it cannot see. None: no replica holds the version yet. Raises Rejection (503) when no replica takes requests
+    or the adapter has no version.
     """
     key = SetKey(pool, SHARED_SET)
     replicas = [each for each in table.sets.get(key, ()) if _takes_requests(fleet.views.get(each))]
@@ -52,7 +53,7 @@ def pick_route(table: Table, fleet: Fleet, pool: ObjectKey, model: Model) -> Rou
         if residency is not None:
             ranked.append((residency, _load(fleet, replica), fleet.picks.get(replica, 0), replica.serving, replica))
     if not ranked:
-        raise adapter_not_ready(model.name)
+        return None
     ranked.sort(key=lambda each: each[:4])
     return Route(key, tuple(each[4] for each in ranked[:MAX_HOSTS]), model.version)
 

@@ -9,7 +9,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from envoy.type.v3 import http_status_pb2
 from google.protobuf import struct_pb2
 
-from lorafleet_gateway.core.envoy_bootstrap import DESTINATION_KEY, DESTINATION_NAMESPACE, PICKER_DETAILS
+from lorafleet_gateway.core.envoy_names import DESTINATION_KEY, DESTINATION_NAMESPACE, PICKER_DETAILS
 from lorafleet_gateway.core.records import Model
 from lorafleet_gateway.core.rejections import Rejection
 

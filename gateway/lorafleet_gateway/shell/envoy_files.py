@@ -7,13 +7,17 @@ from typing import Any
 
 import orjson
 
-from lorafleet_gateway.core.envoy_bootstrap import CDS_FILE, build_bootstrap
+from lorafleet_gateway.core.envoy_bootstrap import build_bootstrap
 from lorafleet_gateway.core.envoy_clusters import build_clusters, build_endpoints, endpoints_file
+from lorafleet_gateway.core.envoy_listeners import build_tls_secret
+from lorafleet_gateway.core.envoy_names import CDS_FILE, TLS_FILE, EnvoyOptions, TlsOptions
 from lorafleet_gateway.core.records import Replica
 from lorafleet_gateway.core.table import SetKey
 from lorafleet_gateway.settings import Settings
 
 BOOTSTRAP_FILE = "bootstrap.json"
+PICKER_SECONDS = 5
+"""What the picker has for an answer beside the time that a request may wait for a cold adapter."""
 Sets = Mapping[SetKey, tuple[Replica, ...]]
 
 
@@ -23,16 +27,30 @@ def write_bootstrap(settings: Settings) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / CDS_FILE).exists():
         _replace(folder / CDS_FILE, build_clusters({}, str(folder)))
-    bootstrap = build_bootstrap(
-        name=settings.name,
-        listen=(settings.listen_host, settings.listen_port),
-        admin_port=settings.envoy_admin_port,
-        picker_port=settings.picker_port,
-        max_body=settings.max_body,
-        config_dir=str(folder),
-    )
+    options = _envoy_options(settings)
+    if options.tls is not None:
+        _replace(folder / TLS_FILE, build_tls_secret(options.tls))
+    bootstrap = build_bootstrap(options)
     _replace(folder / BOOTSTRAP_FILE, bootstrap)
     return folder / BOOTSTRAP_FILE
+
+
+def _envoy_options(settings: Settings) -> EnvoyOptions:
+    tls = None if settings.tls_dir is None else TlsOptions(settings.tls_port, str(settings.tls_dir))
+    return EnvoyOptions(
+        name=settings.name,
+        listen_host=settings.listen_host,
+        listen_port=settings.listen_port,
+        admin_port=settings.envoy_admin_port,
+        picker_port=settings.picker_port,
+        picker_seconds=settings.cold_seconds + PICKER_SECONDS,
+        max_body=settings.max_body,
+        request_seconds=settings.request_seconds,
+        max_connections=settings.max_connections,
+        config_dir=str(settings.config_dir),
+        memory=settings.envoy_memory,
+        tls=tls,
+    )
 
 
 class EnvoyFiles:

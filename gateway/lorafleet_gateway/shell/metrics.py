@@ -31,3 +31,8 @@ class Metrics:
             ["state"],
             registry=self.registry,
         )
+        self.cold_waiting = Gauge(
+            "lorafleet_gateway_cold_waiting",
+            "Requests that wait for an adapter that no replica holds yet.",
+            registry=self.registry,
+        )

@@ -4,6 +4,7 @@ Called by Envoy over loopback. Translates between Envoy's messages and core, whi
 after the answer: Envoy would otherwise cut a running response when the picker dies.
 """
 
+import asyncio
 import logging
 import time
 from dataclasses import dataclass
@@ -17,11 +18,11 @@ from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as ext_proc_gr
 from lorafleet_contracts.admin import PortName
 from lorafleet_contracts.names import HEADER_GATEWAY, HEADER_MODEL, HEADER_TENANT
 from lorafleet_gateway.core.auth import authenticate
-from lorafleet_gateway.core.envoy_bootstrap import HEADER_CLUSTER
 from lorafleet_gateway.core.envoy_clusters import cluster_name
+from lorafleet_gateway.core.envoy_names import HEADER_CLUSTER
 from lorafleet_gateway.core.records import Tenant
 from lorafleet_gateway.core.rejections import Rejection, body_too_large, internal_error, invalid_body, starting
-from lorafleet_gateway.core.routing import pick_route
+from lorafleet_gateway.core.routing import Route, pick_route
 from lorafleet_gateway.core.table import Table
 from lorafleet_gateway.core.urls import Operation, read_url
 from lorafleet_gateway.shell.answers import (
@@ -31,6 +32,7 @@ from lorafleet_gateway.shell.answers import (
     build_pick,
     build_rejection,
 )
+from lorafleet_gateway.shell.cold_queue import ColdQueue
 from lorafleet_gateway.shell.metrics import Metrics
 from lorafleet_gateway.shell.port_keys import PortKeys
 from lorafleet_gateway.shell.states import StatePolls
@@ -50,6 +52,7 @@ class Desk:
     instance: str
     max_body: int
     polls: StatePolls
+    cold: ColdQueue
     keys: PortKeys
     metrics: Metrics
 
@@ -93,7 +96,7 @@ class Picker(ext_proc_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # 
                 second = await stream.read()
                 if not isinstance(second, ext_proc.ProcessingRequest):
                     return ABANDONED
-                answer = self._pick(opened, second.request_body.body)
+                answer = await self._pick(opened, second.request_body.body)
         except Rejection as rejection:
             answer = Answer(rejection.code, build_rejection(rejection))
         except Exception:
@@ -119,15 +122,22 @@ class Picker(ext_proc_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # 
             raise body_too_large(self._desk.max_body)
         return tenant
 
-    def _pick(self, tenant: Tenant, body: bytes) -> Answer:
-        """Choose replicas for the model that the body names."""
-        table = self._table()
-        model = table.resolve(tenant, _model_name(body))
-        route = pick_route(table, self._desk.polls.fleet, tenant.pool, model)
+    async def _pick(self, tenant: Tenant, body: bytes) -> Answer:
+        """Choose replicas for the model that the body names; wait a while for one that no replica holds yet."""
+        name = _model_name(body)
+        until = asyncio.get_running_loop().time() + self._desk.cold.seconds
+        while True:
+            table = self._table()
+            model = table.resolve(tenant, name)
+            route = pick_route(table, self._desk.polls.fleet, tenant.pool, model)
+            if route is not None:
+                return self._send(route, table.pools[tenant.pool].uid, tenant)
+            await self._desk.cold.wait(model.version or "", name, len(body), until)
+
+    def _send(self, route: Route, pool_uid: str, tenant: Tenant) -> Answer:
         self._desk.polls.picked(route.replicas[0])
-        token = self._desk.keys.token(PortName.SERVING, table.pools[tenant.pool].uid)
         headers = {
-            "authorization": f"Bearer {token}",
+            "authorization": f"Bearer {self._desk.keys.token(PortName.SERVING, pool_uid)}",
             HEADER_MODEL: route.version,
             HEADER_TENANT: "/".join(tenant.key),
             HEADER_GATEWAY: self._desk.instance,

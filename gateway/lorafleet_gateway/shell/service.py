@@ -15,6 +15,7 @@ from lorafleet_contracts.admin import PortName
 from lorafleet_gateway.core.records import ObjectKey
 from lorafleet_gateway.core.table import Table
 from lorafleet_gateway.settings import Settings
+from lorafleet_gateway.shell.cold_queue import ColdLimits, ColdQueue
 from lorafleet_gateway.shell.envoy_files import EnvoyFiles
 from lorafleet_gateway.shell.health import Probes, build_health_app
 from lorafleet_gateway.shell.metrics import Metrics
@@ -39,8 +40,9 @@ class Service:
         self._files = EnvoyFiles(settings.config_dir)
         self._keys = PortKeys(settings.keys_dir)
         self.metrics = Metrics()
-        self.polls = StatePolls(http, self._state_token)
-        self.picker = Picker(Desk(settings.name, settings.max_body, self.polls, self._keys, self.metrics))
+        self.cold = ColdQueue(ColdLimits(settings.cold_seconds))
+        self.polls = StatePolls(http, self._state_token, self.cold.arrived)
+        self.picker = Picker(Desk(settings.name, settings.max_body, self.polls, self.cold, self._keys, self.metrics))
         self._pool_uids: dict[ObjectKey, str] = {}
 
     def use(self, table: Table) -> None:
@@ -51,13 +53,15 @@ class Service:
         self._files.write(table.sets)
         self.polls.follow(table.replicas)
         self.picker.table = table
+        self.cold.wake_all()
 
-    def count_replicas(self) -> None:
-        """Bring the replicas' gauge up to date."""
+    def count(self) -> None:
+        """Bring the gauges of replicas and waiting requests up to date."""
         total = len(self.picker.table.replicas) if self.picker.table else 0
         known = len(self.polls.fleet.views)
         self.metrics.replicas.labels("known").set(known)
         self.metrics.replicas.labels("unknown").set(total - known)
+        self.metrics.cold_waiting.set(self.cold.waiting)
 
     def _state_token(self, pool: ObjectKey) -> str:
         return self._keys.token(PortName.STATE, self._pool_uids[pool])
@@ -78,7 +82,7 @@ async def serve(settings: Settings) -> None:
         watches = Watches(api, service.use)
 
         def refresh() -> None:
-            service.count_replicas()
+            service.count()
             service.metrics.table_age.set(watches.seconds_since_contact())
 
         probes = Probes(lambda: service.picker.table is not None, refresh, service.metrics)
@@ -107,7 +111,12 @@ async def _health_port(settings: Settings, probes: Probes) -> AsyncIterator[None
 async def _picker_port(settings: Settings, picker: Picker) -> AsyncIterator[None]:
     # loopback only: whoever may call it with a key sees the pool's serving token
     largest = settings.max_body + ENVELOPE_BYTES
-    server = grpc.aio.server(options=[("grpc.max_receive_message_length", largest), ("grpc.so_reuseport", 0)])
+    options = [
+        ("grpc.max_receive_message_length", largest),
+        ("grpc.so_reuseport", 0),
+        ("grpc.http2.max_ping_strikes", 0),  # Envoy's keep-alive asks oftener than gRPC would bear
+    ]
+    server = grpc.aio.server(options=options)
     ext_proc_grpc.add_ExternalProcessorServicer_to_server(picker, server)
     server.add_insecure_port(f"127.0.0.1:{settings.picker_port}")
     await server.start()

@@ -5,7 +5,7 @@ A replica whose state port does not answer loses its view: it is unknown, not go
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import NoReturn
 
 import aiohttp
@@ -32,11 +32,18 @@ log = logging.getLogger(__name__)
 class StatePolls:
     """One task per replica; `token_of` gives the state token of a pool, by the pool's key.
 
-    `fleet` is live: the picker reads it for each request and reports its picks by `picked`.
+    `on_versions` is called with what a replica holds whenever it
+    said so. `fleet` is live: the picker reads it for each request and reports its picks by `picked`.
     """
 
-    def __init__(self, http: aiohttp.ClientSession, token_of: Callable[[ObjectKey], str]) -> None:
+    def __init__(
+        self,
+        http: aiohttp.ClientSession,
+        token_of: Callable[[ObjectKey], str],
+        on_versions: Callable[[Container[str]], None],
+    ) -> None:
         self._http = http
+        self._on_versions = on_versions
         self._token_of = token_of
         self._tasks: dict[Replica, asyncio.Task[NoReturn]] = {}
         self._views: dict[Replica, EngineView] = {}
@@ -76,7 +83,8 @@ class StatePolls:
                 delay = min(delay * 2, MAX_DELAY_SECONDS)
                 continue
             delay = FIRST_DELAY_SECONDS
-            self._views[replica] = fold(self._views.get(replica), state)
+            view = self._views[replica] = fold(self._views.get(replica), state)
+            self._on_versions(view.versions)
             self._recent[replica] = 0
             await asyncio.sleep(PAUSE_SECONDS)
 

@@ -37,7 +37,7 @@ async def set_stage() -> AsyncIterator[Stage]:
         for double, port in zip(doubles, ports, strict=True):
             double.serving = port  # the double's own serving port stays unused
         stack = await exits.enter_async_context(run_gateway(folder, doubles, _fill))
-        await until(lambda: _all_known(stack))
+        await until(lambda: stack.knows(ENGINES))
         for port in ports:
             await until(lambda port=port: _listens(port))  # type: ignore[misc]
         yield Stage(stack.url, tuple(f"http://127.0.0.1:{port}" for port in ports))
@@ -55,11 +55,6 @@ def _fill(stack: Stack) -> None:
     held = {f"uid-{adapter_name(number)}@{digest('d')}": Tier.GPU for number in range(ADAPTERS)}
     for engine in stack.engines:
         engine.show(held)
-
-
-async def _all_known(stack: Stack) -> bool:
-    async with stack.client.get(f"http://127.0.0.1:{stack.settings.health_port}/metrics") as response:
-        return f'lorafleet_gateway_replicas{{state="known"}} {ENGINES}.0' in await response.text()
 
 
 async def _listens(port: int) -> bool:

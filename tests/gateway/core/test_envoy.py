@@ -10,10 +10,23 @@ from google.protobuf import json_format
 
 from lorafleet_gateway.core.envoy_bootstrap import build_bootstrap
 from lorafleet_gateway.core.envoy_clusters import build_clusters, build_endpoints, cluster_name, endpoints_file
+from lorafleet_gateway.core.envoy_names import EnvoyOptions
 from lorafleet_gateway.core.records import Replica
 from lorafleet_gateway.core.table import SetKey
 from tests.gateway.core.records import make_replica
 
+OPTIONS = EnvoyOptions(
+    name="g",
+    listen_host="0.0.0.0",
+    listen_port=8080,
+    admin_port=19000,
+    picker_port=9002,
+    picker_seconds=10,
+    max_body=7,
+    request_seconds=60,
+    max_connections=100,
+    config_dir="/run",
+)
 KEY = SetKey(("serving", "smol.v1"), "shared")
 
 
@@ -30,16 +43,13 @@ def without_types(value: Any) -> Any:
 
 
 def test_the_bootstrap_keeps_admin_and_picker_on_loopback() -> None:
-    document = build_bootstrap(
-        name="g", listen=("0.0.0.0", 8080), admin_port=19000, picker_port=9002, max_body=7, config_dir="/run"
-    )
-    bootstrap = plain(document, bootstrap_pb2.Bootstrap())
+    bootstrap = plain(build_bootstrap(OPTIONS), bootstrap_pb2.Bootstrap())
     assert bootstrap.admin.address.socket_address.address == "127.0.0.1"
     (picker,) = bootstrap.static_resources.clusters
     endpoint = picker.load_assignment.endpoints[0].lb_endpoints[0].endpoint
     assert (endpoint.address.socket_address.address, endpoint.address.socket_address.port_value) == ("127.0.0.1", 9002)
     (listener,) = bootstrap.static_resources.listeners
-    assert listener.per_connection_buffer_limit_bytes.value == 7
+    assert listener.address.socket_address.port_value == 8080
     assert bootstrap.dynamic_resources.cds_config.path_config_source.path == "/run/cds.json"
 
 

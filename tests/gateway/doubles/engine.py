@@ -21,6 +21,9 @@ class Mood(StrEnum):
     ANSWER = "answer"
     LACK_VERSION = "503 + x-lorafleet-retry"
     RESET = "close the connection without an answer"
+    HOLD = "no byte before the gate opens"
+    CUT = "close the connection after the first part of a stream"
+    FLOOD = "a stream as fast as it is taken"
 
 
 @dataclass
@@ -43,6 +46,10 @@ class EngineDouble:
     mood: Mood = Mood.ANSWER
     arrivals: list[Arrival] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a request was given up by its sender."""
+    flooded: int = 0
+    """Bytes of floods that were taken."""
     state: EngineState = field(default_factory=lambda: IDLE)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     runners: list[web.AppRunner] = field(default_factory=list)
@@ -74,6 +81,13 @@ class EngineDouble:
 
     async def answer_serving(self, request: web.Request) -> web.StreamResponse:
         """Completions, streamed if asked for."""
+        try:
+            return await self._answer(request)
+        except (asyncio.CancelledError, ConnectionError):
+            self.cancelled.set()
+            raise
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = orjson.loads(await request.read())
         names = [name.lower() for name in request.headers]
         self.arrivals.append(Arrival(dict(zip(names, request.headers.values(), strict=True)), names, body))
@@ -83,6 +97,10 @@ class EngineDouble:
             return web.Response()
         if self.mood is Mood.LACK_VERSION:
             return web.json_response({"error": {"message": "lacks"}}, status=503, headers={"x-lorafleet-retry": "1"})
+        if self.mood is Mood.HOLD:
+            await self.gate.wait()
+        if self.mood is Mood.FLOOD:
+            return await self._flood(request)
         if body.get("stream"):
             return await self._stream(request, body)
         message = {"role": "assistant", "content": f"from {self.name}"}
@@ -98,8 +116,21 @@ class EngineDouble:
             delta = {"index": 0, "delta": {"content": part}, "finish_reason": None}
             chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": body["model"]}
             await response.write(b"data: " + orjson.dumps({**chunk, "choices": [delta]}) + b"\n\n")
+            if self.mood is Mood.CUT:
+                assert request.transport is not None
+                request.transport.close()
+                return response
             await self.gate.wait()
         await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def _flood(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        event = b"data: " + b"x" * 8000 + b"\n\n"
+        while self.mood is Mood.FLOOD:
+            await response.write(event)
+            self.flooded += len(event)
         return response
 
 

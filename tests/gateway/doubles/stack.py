@@ -35,6 +35,8 @@ POOL_UID = "uid-smol"
 SERVING_TOKEN = port_token(SERVING_KEY, POOL_UID, PortName.SERVING)
 STATE_TOKEN = port_token(STATE_KEY, POOL_UID, PortName.STATE)
 MAX_BODY = 1 << 19
+COLD_SECONDS = 2
+REQUEST_SECONDS = 3
 
 
 def make_key(namespace: str, tenant: str, number: int = 1) -> str:
@@ -117,6 +119,16 @@ class Stack:
         if reply.status == 200:
             return str(reply.body["choices"][0]["message"]["content"].removeprefix("from "))
         return str(reply.body["error"]["code"])
+
+    async def metric(self, name: str) -> float:
+        """A value of the picker's metrics, by name and labels as they are written."""
+        async with self.client.get(f"http://127.0.0.1:{self.settings.health_port}/metrics") as response:
+            lines = (await response.text()).splitlines()
+        return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} ")), 0.0)
+
+    async def knows(self, count: int) -> bool:
+        """Whether the picker knows that many engines by their own word."""
+        return await self.metric('lorafleet_gateway_replicas{state="known"}') == count
 
     async def _answers(self, url: str, status: int) -> bool:
         try:
@@ -268,6 +280,8 @@ def _write_environment(folder: Path, api_server: str) -> dict[str, str]:
         "LORAFLEET_HEALTH_PORT": str(health),
         "LORAFLEET_ENVOY_ADMIN_PORT": str(admin),
         "LORAFLEET_MAX_BODY_BYTES": str(MAX_BODY),
+        "LORAFLEET_REQUEST_SECONDS": str(REQUEST_SECONDS),
+        "LORAFLEET_COLD_SECONDS": str(COLD_SECONDS),
     }
 
 
