@@ -31,6 +31,7 @@ from lorafleet_operator.shell.credentials import PortKeys, PortKeyStore
 from lorafleet_operator.shell.engines import EngineLinks
 from lorafleet_operator.shell.execute import Executor
 from lorafleet_operator.shell.health import serve_health
+from lorafleet_operator.shell.keeper import LeaseKeeper
 from lorafleet_operator.shell.lease import Lease
 from lorafleet_operator.shell.metrics import Metrics
 from lorafleet_operator.shell.observe import Observer
@@ -109,26 +110,26 @@ async def _warm_up(stack: AsyncExitStack, settings: Settings) -> _Process:
 
 async def _lead(process: _Process, stop: asyncio.Event) -> int:
     """Lead until told to stop, until the Lease is lost or until something breaks."""
-    # Born before kopf starts: at its end kopf cancels every task that is younger than itself.
-    holding = asyncio.create_task(process.lease.hold(), name="lease")
+    keeper = LeaseKeeper(process.access, process.lease, _give_up)
+    keeper.start()
     installation = Installation(process.api, process.settings.namespace, process.settings.deployment)
     keys = _Keys(PortKeyStore(process.api, process.lease, process.settings.namespace, installation.owners))
+    # Born before kopf starts: at its end kopf cancels every task that is younger than itself.
     refreshing = asyncio.create_task(keys.run(), name="port keys")
-    holding.add_done_callback(lambda _: _give_up() if not stop.is_set() else None)
     try:
-        await _first_of(keys.loaded.wait(), holding, stop.wait())
+        await _first_of(keys.loaded.wait(), refreshing, stop.wait())
         if not keys.loaded.is_set():
             return STOPPED if stop.is_set() else LOST
         process.metrics.leading.set(1)
-        return await _run_kopf(process, keys, holding, stop)
+        return await _run_kopf(process, keys, stop)
     finally:
         process.metrics.leading.set(0)
+        await keeper.stop(process.api)
         await process.lease.release()
         await _cancel(refreshing)
-        await _cancel(holding)
 
 
-async def _run_kopf(process: _Process, keys: "_Keys", holding: "asyncio.Task[None]", stop: asyncio.Event) -> int:
+async def _run_kopf(process: _Process, keys: "_Keys", stop: asyncio.Event) -> int:
     settings = process.settings
 
     async def login() -> dict[str, object]:
@@ -149,7 +150,7 @@ async def _run_kopf(process: _Process, keys: "_Keys", holding: "asyncio.Task[Non
     )
     await _first_of(ready.wait(), running)
     _on_signals(stop)  # kopf has put its own handlers in place
-    await _first_of(running, holding, stop.wait(), process.wakes.broken.wait(), process.watching)
+    await _first_of(running, stop.wait(), process.wakes.broken.wait(), process.watching)
     status = STOPPED if stop.is_set() else LOST
     log.info("ending: %s", "told to" if stop.is_set() else "kopf, the watches or a task ended")
     ending.set()

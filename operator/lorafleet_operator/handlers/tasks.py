@@ -20,7 +20,7 @@ from lorafleet_operator.shell.statuses import StatusQueue
 log = logging.getLogger(__name__)
 
 DEBOUNCE_SECONDS = 0.2
-BREATH = 1.0
+BREATH = 2.0
 """A round that took T leaves at least so many T for everything else, the calls that it has started among it."""
 LONGEST_PAUSE_SECONDS = 5.0
 RESYNC_SECONDS = 60.0

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -59,6 +60,10 @@ class Lease:
         self._seen_duration = times.duration
         self._lost = False
 
+    def speak_through(self, api: KubeApi) -> None:
+        """Use another connection from now on: one belongs to one event loop."""
+        self._api = api
+
     @property
     def valid(self) -> bool:
         """Whether this process surely leads at this moment."""
@@ -81,8 +86,9 @@ class Lease:
         """Renew; return when the Lease is lost, after which it can't be had again by this object."""
         while self.valid:
             await asyncio.sleep(min(self._times.retry, max(0.05, self._until - self._clock())))
-            if self.valid:
-                await self._try()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, self._until - self._clock())):
+                    await self._try()
         self._lost = True
         log.error("the Lease is lost")
 
