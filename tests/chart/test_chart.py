@@ -34,6 +34,7 @@ def test_lint_finds_nothing() -> None:
         (),
         ("watchNamespaces={a,b}", "imagePullSecrets[0].name=pull", "roles.aggregate=false"),
         ("gateway.replicas=3", "gateway.service.type=NodePort", "gateway.service.annotations.a=b"),
+        ("gateway.tls.secretName=certificate",),
         ("operator.nodeSelector.disk=ssd", "operator.tolerations[0].operator=Exists", "gateway.nodeSelector.a=b"),
     ],
 )
@@ -93,6 +94,19 @@ def test_the_gateway_only_reads(render: Render) -> None:
         verb for rule in rules(render(), "ClusterRole", "lorafleet-lorafleet-system-gateway") for verb in rule["verbs"]
     }
     assert verbs == {"get", "list", "watch"}
+
+
+def test_with_tls_clients_reach_no_port_but_the_encrypted_one(render: Render) -> None:
+    documents = render("gateway.tls.secretName=certificate")
+    (service,) = (each for each in documents if each["kind"] == "Service" and "gateway" in each["metadata"]["name"])
+    assert [(port["name"], port["targetPort"]) for port in service["spec"]["ports"]] == [("https", "api-tls")]
+    pod = pods(documents)["lorafleet-gateway"]
+    bootstrap, envoy = pod["initContainers"]
+    folder = next(each["value"] for each in bootstrap["env"] if each["name"] == "LORAFLEET_TLS_DIR")
+    (mount,) = (each for each in envoy["volumeMounts"] if each["name"] == "tls")
+    assert (mount["mountPath"], mount.get("subPath")) == (folder, None)
+    assert {"name": "tls", "secret": {"secretName": "certificate"}} in pod["volumes"]
+    assert "tls" not in str(render())
 
 
 def test_the_gateway_never_gets_the_admin_ports_key(render: Render) -> None:

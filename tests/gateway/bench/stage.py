@@ -1,7 +1,6 @@
 """What the benchmark runs against: engines in a process of their own, and a gateway before them."""
 
 import asyncio
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from lorafleet_contracts.admin import Tier
 from tests.gateway.doubles.engine import run_engine
-from tests.gateway.doubles.stack import STATE_TOKEN, Stack, digest, fill, put_adapter, run_gateway, until
+from tests.gateway.doubles.stack import STATE_TOKEN, Stack, digest, fill, free_ports, put_adapter, run_gateway, until
 
 ENGINES = 4
 ADAPTERS = 200
@@ -32,7 +31,7 @@ async def set_stage() -> AsyncIterator[Stage]:
     async with AsyncExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
         doubles = [await exits.enter_async_context(run_engine(f"e{n}", STATE_TOKEN)) for n in range(ENGINES)]
-        ports = _free_ports(ENGINES)
+        ports = free_ports(ENGINES)
         exits.callback(_end, _start_engines(ports))
         for double, port in zip(doubles, ports, strict=True):
             double.serving = port  # the double's own serving port stays unused
@@ -73,13 +72,3 @@ def _start_engines(ports: list[int]) -> subprocess.Popen[bytes]:
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

@@ -266,7 +266,7 @@ def _write_environment(folder: Path, api_server: str) -> dict[str, str]:
         "users": [{"name": "u", "user": {"token": "t"}}],
     }
     kubeconfig.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "c", **config}))
-    listen, picker, health, admin = _free_ports(4)
+    listen, picker, health, admin = free_ports(4)
     return {
         "KUBECONFIG": str(kubeconfig),
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
@@ -285,7 +285,8 @@ def _write_environment(folder: Path, api_server: str) -> dict[str, str]:
     }
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nothing listens on."""
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))
