@@ -86,6 +86,7 @@ class EngineCore:
     def close(self) -> None:
         """End the processes that share the model, if there are any."""
         if self.team is not None:
+            self.runner.close()
             self.team.close()
 
 

@@ -88,6 +88,11 @@ class GraphCache:
             if shape not in self._captured:
                 self._captured[shape] = self._capture(shape)
 
+    def drop(self) -> None:
+        """Forget all graphs, once the device has run what was launched."""
+        torch.cuda.synchronize()
+        self._captured.clear()
+
     def run(self, shape: StepShape) -> torch.Tensor:
         """Replay (first capture, if need be) the step that `packed` holds."""
         self.capture((shape,))

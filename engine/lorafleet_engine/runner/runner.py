@@ -88,6 +88,11 @@ class Runner:
             self._graphs.capture((shape,))
         self.pool.clear_reserved()
 
+    def close(self) -> None:
+        """Let go of the captured graphs: NCCL does not leave a group while graphs refer to it."""
+        if self._graphs is not None:
+            self._graphs.drop()
+
     @torch.inference_mode()
     def launch(self, plan: StepPlan, draws: Mapping[int, Draw]) -> Sampled:
         """Start a step; `draws` are those of its samples, by row, that are not plain. Tokens in flight are those of the
