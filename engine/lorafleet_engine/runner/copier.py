@@ -1,8 +1,9 @@
 """Packed files into the pool's pages, beside the steps. Owned by versions.py; submit and poll run on the loop's thread.
 
 On CUDA reader threads read parts of the files into pinned buffers and copy them to the pages, each on a stream of its
-own; steps never wait for them. A copy starts only after the steps that were launched when the version took its pages,
-because those may still read what the pages held before. On a CPU the file is read straight into the pages, at once:
+own; steps never wait for them, and the loop's thread makes no call to the driver to learn that they have ended: another
+thread waits for that. A copy starts only after the steps that were launched when the version took its pages, because
+those may still read what the pages held before. On a CPU the file is read straight into the pages, at once:
 the copy would compete with the steps for the same cores anyway.
 """
 
@@ -21,10 +22,13 @@ from lorafleet_engine.memory.residency import Resident
 from lorafleet_engine.messages import BlobRef
 from lorafleet_engine.runner.batch_copy import BatchCopy
 from lorafleet_engine.runner.pool import DevicePool
+from lorafleet_engine.runner.row_staging import RowStaging
 
 READERS = 8
 SLOTS = 2
 """Pinned buffers of a reader: while one is copied to the device the next is filled."""
+NICENESS = 5
+"""Of the readers: where there are fewer cores than threads the loop's comes first."""
 PART_BYTES = 8 << 20
 """Small enough that all buffers stay in the processors' cache: from 16 MiB on, reading halves in speed."""
 MOST_VECTORS = 1024
@@ -98,7 +102,8 @@ class DirectCopier:
 
 @dataclass(slots=True, eq=False)
 class _Install:
-    """One version on its way. `left` tasks are not issued yet; afterwards `events` say when the device is done."""
+    """One version on its way. `left` tasks are not issued yet; afterwards `events`, the last of each reader, say when
+    the device is done."""
 
     pool: DevicePool
     resident: Resident
@@ -107,21 +112,26 @@ class _Install:
     after: torch.cuda.Event
     left: int
     error: str = ""
-    events: list[torch.cuda.Event] = field(default_factory=list)
+    events: dict[int, torch.cuda.Event] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def settle(self, event: torch.cuda.Event | None, error: str) -> bool:
+    def settle(self, reader: int, event: torch.cuda.Event | None, error: str) -> bool:
         """Note a task that was issued, or failed; True for the last one."""
         with self.lock:
             self.error = self.error or error
             if event is not None:
-                self.events.append(event)
+                self.events[reader] = event
             self.left -= 1
             return self.left == 0
 
-    def copied(self) -> bool:
-        """Whether the device has done all that was issued."""
-        return all(event.query() for event in self.events)  # type: ignore[no-untyped-call]
+    def wait(self) -> Arrival:
+        """Wait until the device has done all that was issued."""
+        try:
+            for event in self.events.values():
+                event.synchronize()
+        except RuntimeError as problem:
+            self.error = self.error or str(problem)
+        return Arrival(self.resident, self.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +148,15 @@ class StreamCopier:
     def __init__(self, pool: DevicePool) -> None:
         self._pool = pool
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
-        self._issued: deque[_Install] = deque()
-        self._arriving: list[_Install] = []
+        self._arrived: deque[Arrival] = deque()
         self._pending = 0
-        readers = [_Reader(pool, self._tasks, self._issued) for _ in range(READERS)]
+        issued: SimpleQueue[_Install | None] = SimpleQueue()
+        readers = [_Reader(number, pool, self._tasks, issued) for number in range(READERS)]
         threads = [threading.Thread(target=reader.run, name="copier", daemon=True) for reader in readers]
-        for thread in threads:
+        waiter = threading.Thread(target=_wait, args=(issued, self._arrived), name="arrivals", daemon=True)
+        for thread in (*threads, waiter):
             thread.start()
-        weakref.finalize(self, _end, self._tasks, threads)
+        weakref.finalize(self, _end, self._tasks, threads, issued, waiter)
 
     @property
     def busy(self) -> bool:
@@ -164,19 +175,22 @@ class StreamCopier:
 
     def poll(self) -> list[Arrival]:
         """See Copier."""
-        while self._issued:
-            self._arriving.append(self._issued.popleft())
-        done = [install for install in self._arriving if install.copied()]
-        if done:
-            self._arriving = [install for install in self._arriving if install not in done]
-            self._pending -= len(done)
-        return [Arrival(install.resident, install.error) for install in done]
+        arrived = [self._arrived.popleft() for _ in range(len(self._arrived))]
+        self._pending -= len(arrived)
+        return arrived
 
 
 class _Reader:
     """One thread's buffers and stream. Refers to no copier and, between tasks, to no pool."""
 
-    def __init__(self, pool: DevicePool, tasks: "SimpleQueue[_Task | None]", issued: "deque[_Install]") -> None:
+    def __init__(
+        self,
+        number: int,
+        pool: DevicePool,
+        tasks: "SimpleQueue[_Task | None]",
+        issued: "SimpleQueue[_Install | None]",
+    ) -> None:
+        self._number = number
         self._tasks = tasks
         self._issued = issued
         self._device = pool.memory.device
@@ -188,10 +202,12 @@ class _Reader:
         self._batch = BatchCopy()
         self._used: list[torch.cuda.Event | None] = [None] * SLOTS
         self._next = 0
+        self._entries = RowStaging(pool, self._stream)
 
     def run(self) -> None:
         """Work off tasks until the end is announced."""
         torch.cuda.set_device(self._device)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while (task := self._tasks.get()) is not None:
             self._work(task)
             del task
@@ -200,18 +216,17 @@ class _Reader:
         install, event, error = task.install, None, ""
         try:
             if not install.error:
+                self._stream.wait_event(install.after)
                 event = self._enter(install) if task.part is None else self._copy(install, task.part)
         except Exception as problem:  # noqa: BLE001  (whatever it is, the version must be answered for)
             error = f"{type(problem).__name__}: {problem}"
-        if install.settle(event, error):
+        if install.settle(self._number, event, error):
             os.close(install.file)
-            self._issued.append(install)
+            self._issued.put(install)
 
     def _enter(self, install: _Install) -> torch.cuda.Event:
-        with torch.cuda.stream(self._stream):
-            self._stream.wait_event(install.after)
-            install.pool.enter_rows(install.resident, install.blob.module_ranks)
-            event: torch.cuda.Event = self._stream.record_event()
+        self._entries.enter(install.pool, install.resident, install.blob.module_ranks)
+        event: torch.cuda.Event = self._stream.record_event(_blocking())
         return event
 
     def _copy(self, install: _Install, part: Slices) -> torch.cuda.Event:
@@ -224,11 +239,15 @@ class _Reader:
         step, slot = install.pool.geometry.page_bytes, self._slots[number].data_ptr()
         first = install.pool.memory.data_ptr()
         targets = [first + page * step for page, _ in part]
-        self._stream.wait_event(install.after)
         self._batch(targets, range(slot, slot + len(part) * step, step), sizes, self._stream)
-        event: torch.cuda.Event = self._stream.record_event(torch.cuda.Event(blocking=True))  # type: ignore[no-untyped-call]
+        event: torch.cuda.Event = self._stream.record_event(_blocking())
         self._used[number] = event
         return event
+
+
+def _blocking() -> torch.cuda.Event:
+    """An event whose waiters sleep: they would take the loop's cores otherwise."""
+    return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
 
 def part_pages(pool: DevicePool) -> int:
@@ -250,10 +269,25 @@ def read_part(file: int, part: Slices, buffers: list[memoryview]) -> None:
         raise OSError("the packed file is shorter than its adapter")
 
 
-def _end(tasks: "SimpleQueue[_Task | None]", threads: list[threading.Thread]) -> None:
-    """Let the readers finish. Also at the interpreter's exit, which must not find them inside the driver."""
+def _wait(issued: "SimpleQueue[_Install | None]", arrived: "deque[Arrival]") -> None:
+    """Pass on versions when the device has them, one after another as they were issued."""
+    while (install := issued.get()) is not None:
+        arrived.append(install.wait())
+        del install
+
+
+def _end(
+    tasks: "SimpleQueue[_Task | None]",
+    threads: list[threading.Thread],
+    issued: "SimpleQueue[_Install | None]",
+    waiter: threading.Thread,
+) -> None:
+    """Let the threads finish. Also at the interpreter's exit, which must not find them inside the driver."""
     for _ in threads:
         tasks.put(None)
     for thread in threads:
         if thread is not threading.current_thread():
             thread.join()
+    issued.put(None)
+    if waiter is not threading.current_thread():
+        waiter.join()

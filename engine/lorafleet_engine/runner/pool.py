@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from lorafleet_contracts.capacity import PROJECTIONS
@@ -49,14 +50,19 @@ class DevicePool:
         self.enter_rows(resident, module_ranks)
 
     def enter_rows(self, resident: Resident, module_ranks: Sequence[Sequence[int]]) -> None:
-        """Say in the row table where a version's rows lie, on the current stream."""
+        """Say in the row table where a version's rows lie, at once. row_staging.py does it beside steps."""
+        granules = torch.from_numpy(self.row_granules(resident, module_ranks)).to(self.row_table.device)
+        rows = torch.tensor(resident.rows, dtype=torch.int64).to(self.row_table.device)
+        self.row_table.index_copy_(1, rows, granules)
+
+    def row_granules(self, resident: Resident, module_ranks: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
+        """The row table's columns [layers * layer_columns, rank] for a version's rows."""
         places = row_places(self._geometry, module_ranks, resident.rank)
         pages = np.asarray(resident.pages, dtype=np.int32)
         per_page = self._geometry.page_granules
         granules = pages[places // per_page] * per_page + places % per_page
         granules[places < 0] = ZERO_PAGE * per_page
-        rows = torch.tensor(resident.rows, dtype=torch.int64).to(self.row_table.device)
-        self.row_table.index_copy_(1, rows, torch.from_numpy(granules).to(self.row_table.device))
+        return granules
 
     def matrices_of(self, resident: Resident, layer: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         """Copies of a version's matrices in one layer by module: A [rank, in] and the scaled B transposed [rank, out].

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lorafleet_engine.kernels.pinned import fetch
+
 TURNS = 2
 
 
@@ -31,7 +33,7 @@ class Staging:
 
     def send(self, target: torch.Tensor) -> None:
         """Copy the beginning of the buffer to `target` behind what the device has to do, and take the next turn."""
-        target.copy_(self._buffers[self._turn][: target.shape[0]], non_blocking=True)
+        fetch(self._buffers[self._turn][: target.shape[0]], target)
         if self._on_cuda:
             self._copied[self._turn] = _record()
         self._turn = (self._turn + 1) % len(self._buffers)
