@@ -15,8 +15,6 @@ from lorafleet_engine.runner.packing import StepShape
 
 SEQUENCE_STEP = 8
 """Decodes are rounded up to multiples of this, and to powers of two below it."""
-CONTEXT_PAGES = (32, 256)
-"""Page tables are rounded up to these widths (512 and 4,096 tokens), beyond them to that of the longest sequence."""
 ROW_STEP = 128
 """Rows of rank are rounded up to multiples of this, and to powers of two above it, where they are gathered."""
 
@@ -31,11 +29,10 @@ def batch_size(decodes: int) -> int:
 def rounded(shape: StepShape, most_pages: int, limits: StepLimits) -> StepShape:
     """Round a step's shape up: of steps without prompt chunks there are few shapes; of others, the decodes' are few."""
     decodes = batch_size(shape.decodes)
-    pages = next((pages for pages in context_pages(most_pages) if pages >= shape.pages), most_pages) if decodes else 0
     tokens = shape.tokens - shape.decodes + decodes
     if shape.chunks:
-        return replace(shape, tokens=tokens, decodes=decodes, pages=pages)
-    rows, lists = 0, shape.lists
+        return replace(shape, tokens=tokens, decodes=decodes)
+    pages, rows, lists = decodes * most_pages, 0, shape.lists
     if lists.segments:
         rows, lists = most_work(decodes, lists.shape, limits)
     elif shape.rows:
@@ -43,15 +40,10 @@ def rounded(shape: StepShape, most_pages: int, limits: StepLimits) -> StepShape:
     return replace(shape, tokens=tokens, decodes=decodes, samples=decodes, pages=pages, rows=rows, lists=lists)
 
 
-def context_pages(most_pages: int) -> tuple[int, ...]:
-    """The widths of page tables that graphs have."""
-    return (*(pages for pages in CONTEXT_PAGES if pages < most_pages), most_pages)
-
-
 def decode_shapes(most_pages: int, limits: StepLimits, tiles: TileShape | None) -> list[StepShape]:
     """Every shape that decode steps are rounded to, the largest first; with LoRA only where it runs in tiles."""
     sizes = sorted({batch_size(count) for count in range(1, limits.sequences + 1)}, reverse=True)
-    shapes = [StepShape(size, size, pages, size, 0) for size in sizes for pages in reversed(context_pages(most_pages))]
+    shapes = [StepShape(size, size, size * most_pages, size, 0) for size in sizes]
     if tiles is None:
         return shapes
     worked = [most_work(shape.decodes, tiles, limits) for shape in shapes]

@@ -23,15 +23,17 @@ PAD_OWNER = -2
 """Owner of padding rows of rank: no token's."""
 ALIGNMENT = 4
 """Ints: every field starts at a multiple of 16 bytes, whatever the shape, so that kernels need one version only."""
+FIRST_TABLE = 1
+"""Where page tables begin in their field: behind the zero page, which is the table of padding rows."""
 ZERO_ROW = 0
 """The row of the row table whose granules are zeros everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """Sizes of a step, exact or rounded up: `tokens` in all, first `decodes` single ones with up to `pages` pages of
-    context each; `samples` tokens whose logits are wanted; `rows` of rank (whole tiles where there are `lists`);
-    `chunks` is (tokens, context) of each prompt chunk."""
+    """Sizes of a step, exact or rounded up: `tokens` in all, first `decodes` single ones; `pages` of context
+    listed for all works; `samples` tokens whose logits are wanted; `rows` of rank (whole tiles where there are
+    `lists`); `chunks` is (tokens, context) of each prompt chunk."""
 
     tokens: int
     decodes: int
@@ -43,7 +45,8 @@ class StepShape:
 
     @property
     def fields(self) -> dict[str, int]:
-        """Length of each field, in order."""
+        """Length of each field, in order. Page tables come last: of those, a step is written and copied as far as it
+        has any."""
         tiled = self.lists.segments > 0
         return {
             "tokens": self.tokens,
@@ -52,7 +55,6 @@ class StepShape:
             "slots": self.tokens,
             "owners": self.tokens,
             "lengths": self.decodes,
-            "tables": self.decodes * self.pages + sum(pages_for_tokens(context) for _, context in self.chunks),
             "table_starts": self.decodes + len(self.chunks),
             "chunk_starts": len(self.chunks),
             "chunk_counts": len(self.chunks),
@@ -63,6 +65,7 @@ class StepShape:
             "counts": 2 if tiled else 0,
             **dict.fromkeys(SEGMENT_LISTS, self.lists.segments),
             **dict.fromkeys(PAIR_LISTS, self.lists.pairs),
+            "tables": FIRST_TABLE + self.pages,
         }
 
     @property
@@ -85,11 +88,11 @@ def _aligned(length: int) -> int:
 
 def exact_shape(plan: StepPlan, work: LoraWork | None) -> StepShape:
     """The shape without any padding; `work` where kernels/lora works on tiles."""
-    singles, chunks = plan.works[: plan.decodes], plan.works[plan.decodes :]
+    chunks = plan.works[plan.decodes :]
     return StepShape(
         tokens=plan.tokens,
         decodes=plan.decodes,
-        pages=max((-(-(single.start + 1) // KV_BLOCK_TOKENS) for single in singles), default=0),
+        pages=sum(pages_for_tokens(one.start + one.count) for one in plan.works),
         samples=sum(one.samples for one in plan.works),
         rows=plan.rank_sum if work is None else len(work.lists["rows"]),
         chunks=tuple((chunk.count, chunk.start + chunk.count) for chunk in chunks),
@@ -111,25 +114,27 @@ class StepPacker:
         self._owners = np.zeros(0, dtype=np.int32)
         self._tables = np.full((rows, most_pages), ZERO_PAGE, dtype=np.int32)
 
-    def pack(self, plan: StepPlan, work: LoraWork | None, shape: StepShape, out: Ints) -> None:
-        """Write the plan into out[: shape.size]; `shape` is at least the plan's exact shape."""
+    def pack(self, plan: StepPlan, work: LoraWork | None, shape: StepShape, out: Ints) -> int:
+        """Write the plan into out; `shape` is at least the plan's exact shape. Returns how many of shape.size ints are
+        to be copied: those after them are not read."""
         offsets = shape.offsets()
         fields = {name: out[where] for name, where in offsets.items()}
         known = self._ahead + offsets["tokens"].start
         fields["sources"][:] = np.arange(known, known + shape.tokens, dtype=np.int32)
         fields["rows"].fill(ZERO_ROW)
         fields["row_owners"].fill(PAD_OWNER)
-        self._pack_decodes(plan.works[: plan.decodes], shape, fields)
+        self._pack_decodes(plan.works[: plan.decodes], fields)
         self._pad(plan.decodes, shape, fields)
-        self._pack_chunks(plan.works[plan.decodes :], shape, fields)
+        self._pack_chunks(plan.works[plan.decodes :], shape.decodes, fields)
         ends = accumulate((chunk.count for chunk in plan.works[plan.decodes :]), initial=shape.decodes)
         last = (*range(plan.decodes), *(end - 1 for end in islice(ends, 1, None)))
         samples = [place for place, one in zip(last, plan.works, strict=True) if one.samples]
         fields["samples"][: len(samples)] = samples
         fields["samples"][len(samples) :] = 0
         _pack_lora(plan, work, fields)
+        return int(offsets["tables"].start) + self._pack_tables(plan, shape, fields)
 
-    def _pack_decodes(self, works: tuple[Work, ...], shape: StepShape, fields: dict[str, Ints]) -> None:
+    def _pack_decodes(self, works: tuple[Work, ...], fields: dict[str, Ints]) -> None:
         """One token each: the hot path, so a few array operations a field."""
         count = len(works)
         starts = np.fromiter((work.start for work in works), np.int32, count)
@@ -142,7 +147,6 @@ class StepPacker:
         blocks = self._tables[np.arange(count), starts // KV_BLOCK_TOKENS]
         fields["slots"][:count] = blocks * self._geometry.page_rows + starts % KV_BLOCK_TOKENS
         fields["owners"][:count] = self._owners
-        _decode_tables(fields, shape)[:count] = self._tables[:count, : shape.pages]
 
     def _follow(self, stays: list[tuple[Sequence, int]], starts: Ints) -> None:
         """Bring the page tables up to date. Sequences that go on where the last step ended keep their former pages,
@@ -172,12 +176,9 @@ class StepPacker:
             fields[name][here] = 0
         fields["owners"][here] = BASE_OWNER
         fields["lengths"][here] = 1
-        _decode_tables(fields, shape)[here] = ZERO_PAGE
-        fields["table_starts"][: shape.decodes] = np.arange(shape.decodes) * shape.pages
 
-    def _pack_chunks(self, works: tuple[Work, ...], shape: StepShape, fields: dict[str, Ints]) -> None:
-        """Chunks of prompts, whose tokens and page tables come after those of the decodes."""
-        at, table = shape.decodes, shape.decodes * shape.pages
+    def _pack_chunks(self, works: tuple[Work, ...], at: int, fields: dict[str, Ints]) -> None:
+        """Chunks of prompts, whose tokens start at `at`."""
         for number, work in enumerate(works):
             sequence, end = work.sequence, work.start + work.count
             here = slice(at, at + work.count)
@@ -188,12 +189,25 @@ class StepPacker:
             rows = pages[positions // KV_BLOCK_TOKENS] * self._geometry.page_rows
             fields["slots"][here] = rows + positions % KV_BLOCK_TOKENS
             fields["owners"][here] = _owner(sequence)
-            fields["tables"][table : table + len(pages)] = pages
-            fields["table_starts"][shape.decodes + number] = table
             fields["chunk_starts"][number] = work.start
             fields["chunk_counts"][number] = work.count
-            table += len(pages)
             at += work.count
+
+    def _pack_tables(self, plan: StepPlan, shape: StepShape, fields: dict[str, Ints]) -> int:
+        """Lay every work's pages one after another; returns how long that is."""
+        used = (self._starts // KV_BLOCK_TOKENS + 1).tolist()
+        tables = [self._tables[row, :count] for row, count in enumerate(used)]
+        for work in plan.works[plan.decodes :]:
+            tables.append(np.array(work.sequence.pages[: pages_for_tokens(work.start + work.count)], dtype=np.int32))
+        ends = list(accumulate(map(len, tables), initial=FIRST_TABLE))
+        starts = fields["table_starts"]
+        starts[: plan.decodes] = ends[: plan.decodes]
+        starts[plan.decodes : shape.decodes] = 0
+        starts[shape.decodes :] = ends[plan.decodes : -1]
+        fields["tables"][:FIRST_TABLE] = ZERO_PAGE
+        if tables:
+            np.concatenate(tables, out=fields["tables"][FIRST_TABLE : ends[-1]])
+        return ends[-1]
 
 
 def _pack_lora(plan: StepPlan, work: LoraWork | None, fields: dict[str, Ints]) -> None:
@@ -211,7 +225,3 @@ def _pack_lora(plan: StepPlan, work: LoraWork | None, fields: dict[str, Ints]) -
 
 def _owner(sequence: Sequence) -> int:
     return BASE_OWNER if sequence.adapter is None else sequence.adapter.owner
-
-
-def _decode_tables(fields: dict[str, Ints], shape: StepShape) -> Ints:
-    return fields["tables"][: shape.decodes * shape.pages].reshape(shape.decodes, shape.pages)

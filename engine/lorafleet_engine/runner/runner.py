@@ -83,8 +83,8 @@ class Runner:
             self._forward(self._packed[: shape.size], shape)
         shapes = decode_shapes(self._most_pages, self._limits, FEW_TOKENS if self._tiled else None)
         for shape in shapes:
-            self._pack(NOTHING, None, shape)
-            self._staging.send(self._packed[: shape.size])
+            ints = self._pack(NOTHING, None, shape)
+            self._staging.send(self._packed[: len(ints)])
             self._graphs.capture((shape,))
         self.pool.clear_reserved()
 
@@ -125,8 +125,8 @@ class Runner:
     @torch.inference_mode()
     def follow(self, ints: npt.NDArray[np.int32], shape: StepShape) -> None:
         """Run a step that another process of a Team has packed."""
-        self._staging.ints()[: shape.size] = ints
-        self._staging.send(self._packed[: shape.size])
+        self._staging.ints()[: len(ints)] = ints
+        self._staging.send(self._packed[: len(ints)])
         if self._graphs is None or shape.chunks:
             self._forward(self._packed[: shape.size], shape)
         else:
@@ -177,13 +177,14 @@ class Runner:
         """Pack the plan and copy it to the device in one go."""
         ints = self._pack(plan, work, shape)
         if self._team is not None:
-            self._team.step(ints[: shape.size], shape)
-        self._staging.send(self._packed[: shape.size])
+            self._team.step(ints, shape)
+        self._staging.send(self._packed[: len(ints)])
 
     def _pack(self, plan: StepPlan, work: LoraWork | None, shape: StepShape) -> npt.NDArray[np.int32]:
+        """Returns what is to be copied."""
         ints = self._staging.ints()
-        self._packer.pack(plan, work, shape, ints)
-        return ints
+        used = self._packer.pack(plan, work, shape, ints)
+        return ints[:used]
 
     def _largest_step(self) -> int:
         limits = self._limits
@@ -196,5 +197,5 @@ class Runner:
         )
         lora = 2 * (rows + MANY_TOKENS.ranks * limits.sequences) + tokens
         lora += 5 * lists.segments + 3 * lists.pairs
-        fields = 5 * tokens + 9 * sequences + tables + limits.sequences * self._most_pages
+        fields = 5 * tokens + 9 * sequences + tables
         return fields + lora + ALIGNMENT * len(StepShape(0, 0, 0, 0, 0, lists=lists).fields)

@@ -76,7 +76,7 @@ def test_rounded_shapes_are_few_and_large_enough() -> None:
             exact = StepShape(decodes, decodes, 13, decodes, rows)
             shape = rounded(exact, most_pages=128, limits=StepLimits(rank_sum=4096))
             assert shape.decodes == shape.tokens == shape.samples >= decodes
-            assert shape.pages >= 13
+            assert shape.pages == 128 * shape.decodes
             assert shape.rows >= rows
             assert (shape.rows == 0) == (rows == 0)
             shapes.add(shape)
@@ -84,8 +84,8 @@ def test_rounded_shapes_are_few_and_large_enough() -> None:
     assert len(shapes) == 11 * 5
     assert {shape for shape in shapes if not shape.rows} <= set(decode_shapes(128, StepLimits(sequences=64), None))
     assert rounded(StepShape(1, 1, 100, 1, 0), 100, StepLimits()).pages == 100
-    mixed = rounded(StepShape(7, 3, 1, 2, 5, ((4, 4),)), 100, StepLimits())
-    assert mixed == StepShape(8, 4, 32, 2, 5, ((4, 4),))
+    mixed = rounded(StepShape(7, 3, 4, 2, 5, ((4, 4),)), 100, StepLimits())
+    assert mixed == StepShape(8, 4, 4, 2, 5, ((4, 4),))
 
 
 @pytest.mark.parametrize("kinds", [[None, None, None], ["odd-r5", None, "r256"]])
