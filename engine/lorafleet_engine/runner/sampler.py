@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from lorafleet_engine.kernels.best_token import best_token
 from lorafleet_engine.messages import SamplingParams, Token
 from lorafleet_engine.runner.staging import Returning, upload
 
@@ -71,13 +72,12 @@ class Sampler:
     def __init__(self, sampled: torch.Tensor) -> None:
         self._sampled = sampled
         self._told = torch.empty_like(sampled)
+        self._arrived = torch.zeros_like(sampled)
 
     def choose(self, logits: torch.Tensor) -> None:
         """The most likely token of each row of logits [S, vocab]. Device operations only, for graphs."""
-        best, ids = logits.max(dim=-1)
         count = logits.shape[0]
-        self._sampled[:count].copy_(ids)
-        self._told[:count].copy_(torch.where(torch.isfinite(best), ids, -1))
+        best_token(logits, self._sampled[:count], self._told[:count], self._arrived)
 
     def before(self, draws: Mapping[int, Draw]) -> torch.Tensor | None:
         """To be called before choose: the last step's tokens, if one of them decides how a row is drawn."""
