@@ -20,7 +20,16 @@ from lorafleet_engine.messages import StepLimits
 ROW_HEADROOM = 4
 """Rows of rank provided for, in multiples of what full seven-projection adapters would need: narrow ones need more."""
 LEAST_ROWS = 1024
-INDEX_BYTES = 4
+INDEX_BYTES = FLOAT_BYTES = 4
+GRAPH_EVERY = 8
+"""Batch sizes between two graphs; four are below the first (runner/graphs.py)."""
+GRAPH_LAYER_BYTES = 320_000
+"""What the driver holds of one layer of a captured step, measured."""
+DRAWN_ROWS = 64
+"""Rows that runner/sampler.py draws at a time, and what that takes a logit at most: sorting, in double precision."""
+DRAWN_BYTES = 72
+LIBRARY_BYTES = 160_000_000
+"""Workspaces of cuBLAS, kernels' code, and what an allocator cannot use of what it holds; measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +44,16 @@ class MemoryPlan:
 
 
 def plan_engine_memory(
-    shape: ModelShape, geometry: PoolGeometry, limits: StepLimits, max_model_len: int, usable: int, *, fp8: bool = False
+    shape: ModelShape,
+    geometry: PoolGeometry,
+    limits: StepLimits,
+    max_model_len: int,
+    usable: int,
+    *,
+    fp8: bool = False,
+    cuda: bool = False,
 ) -> MemoryPlan:
-    """Divide `usable` bytes; `fp8` says how projections are held.
+    """Divide `usable` bytes; `fp8` says how projections are held, `cuda` that fixed kernels and graphs run the steps.
 
     Raises BaseDoesNotFitError, or DoesNotFitError when one full sequence would not fit.
     """
@@ -47,7 +63,7 @@ def plan_engine_memory(
     left = max(usable - weights, 0)
     table_rows = max(LEAST_ROWS, ROW_HEADROOM * (left // 4) // unit)
     fixed = table_rows * row_bytes + RESERVED_PAGES * geometry.page_bytes
-    fixed += activation_bytes(shape, limits, max_model_len, geometry.dtype_bytes)
+    fixed += (cuda_bytes if cuda else activation_bytes)(shape, limits, max_model_len, geometry.dtype_bytes)
     fixed += check_bytes(shape, geometry.dtype_bytes) if fp8 else 0
     budget = plan_memory(usable, weights, fixed, kv_bytes_per_token(shape, geometry.dtype_bytes))
     kv_floor = pages_for_tokens(max_model_len)
@@ -67,13 +83,36 @@ def check_bytes(shape: ModelShape, dtype_bytes: int) -> int:
 
 
 def activation_bytes(shape: ModelShape, limits: StepLimits, max_model_len: int, dtype_bytes: int) -> int:
-    """Most that one step holds at a time beside weights and pool: the stream and the widest layer of its tokens, the
-    gathered context of its decodes in one layer, the gathered rows of its adapters in one group, and the logits."""
+    """Most that one step of the reference kernels holds at a time beside weights and pool: the stream and the widest
+    layer of its tokens, the gathered context of its decodes in one layer, the gathered rows of its adapters in one
+    group, and the logits."""
     heads, cache_row = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    widest = max(heads + 2 * cache_row, 3 * shape.intermediate)
-    stream = limits.tokens * (4 * shape.hidden + 2 * widest) * dtype_bytes
+    stream = limits.tokens * _token_bytes(shape, dtype_bytes)
     context = limits.sequences * max_model_len * 2 * cache_row * dtype_bytes
     group = max(3 * shape.hidden + heads + 2 * cache_row, 2 * (shape.hidden + shape.intermediate))
     adapters = limits.rank_sum * (group * dtype_bytes + limits.tokens * 3)
     logits = limits.sequences * shape.vocab * (dtype_bytes + 2 * 4)
     return stream + context + adapters + logits
+
+
+def cuda_bytes(shape: ModelShape, limits: StepLimits, max_model_len: int, dtype_bytes: int) -> int:
+    """The same on CUDA, where nothing is gathered: the tokens of a step that runs as it is and, apart from those, of
+    the widest graph; what attention's splits and adapters' hidden values leave in between; the graphs themselves; a
+    step's numbers and the table of angles; logits, and what is drawn from them at a time; what libraries take."""
+    graphs = 2 * (limits.sequences // GRAPH_EVERY + GRAPH_EVERY // 2)
+    held = graphs * shape.layers * GRAPH_LAYER_BYTES
+    tokens = (limits.tokens + 2 * limits.sequences) * _token_bytes(shape, dtype_bytes)
+    splits = 4 * limits.sequences * shape.heads * (shape.head_dim + 2) * FLOAT_BYTES
+    adapters = 2 * limits.rank_sum * (limits.tokens // 16 + limits.sequences) * FLOAT_BYTES
+    numbers = limits.sequences * pages_for_tokens(max_model_len) * INDEX_BYTES
+    numbers += max_model_len * shape.head_dim * FLOAT_BYTES
+    drawn = min(limits.sequences, DRAWN_ROWS) * shape.vocab * DRAWN_BYTES
+    logits = limits.sequences * shape.vocab * dtype_bytes
+    return held + tokens + splits + adapters + numbers + drawn + logits + LIBRARY_BYTES
+
+
+def _token_bytes(shape: ModelShape, dtype_bytes: int) -> int:
+    """The stream and the widest layer of one token."""
+    heads, cache_row = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    widest = max(heads + 2 * cache_row, 3 * shape.intermediate)
+    return (4 * shape.hidden + 2 * widest) * dtype_bytes

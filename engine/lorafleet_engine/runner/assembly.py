@@ -100,7 +100,8 @@ def assemble(config: ModelConfig, source: WeightSource, placement: Placement, pa
     geometry = pool_geometry(own.shape, dtype_bytes)
     limits, length = placement.limits, placement.max_model_len
     fp8 = placement.quantization == "fp8"
-    plan = plan_engine_memory(own.shape, geometry, limits, length, placement.usable, fp8=fp8)
+    cuda = placement.device.type == "cuda"
+    plan = plan_engine_memory(own.shape, geometry, limits, length, placement.usable, fp8=fp8, cuda=cuda)
     pages = PagePool(plan.pages, RESERVED_PAGES)
     residency = Residency(pages, plan.budget.adapters, plan.table_rows, plan.kv_floor)
     tensors = source if part.shard.size == 1 else ShardedSource(source, part.shard)

@@ -42,6 +42,14 @@ def test_a_rounded_base_leaves_room_to_check_adapters() -> None:
     assert rounded.kv_tokens > plain.kv_tokens
 
 
+def test_fixed_kernels_gather_no_contexts() -> None:
+    def fixed(length: int, *, cuda: bool) -> int:
+        return plan_engine_memory(SMOL, GEOMETRY, LIMITS, length, 40_000_000_000, cuda=cuda).budget.activations
+
+    assert 0 < fixed(32768, cuda=True) - fixed(1024, cuda=True) < 32_000_000
+    assert fixed(32768, cuda=False) - fixed(1024, cuda=False) > 32_000_000
+
+
 def test_too_small_for_the_base() -> None:
     with pytest.raises(BaseDoesNotFitError):
         plan_engine_memory(SMOL, GEOMETRY, LIMITS, 256, 500_000_000)
