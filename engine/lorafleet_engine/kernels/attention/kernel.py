@@ -18,6 +18,8 @@ MANY = 128
 """Sequences from which on smaller programs are faster, because more of them share a multiprocessor."""
 LEAST_LINES = 16
 """What a matrix product sums over at least."""
+FEW_LISTED = 32
+"""Sequences up to which a list is made in a quarter of the time."""
 MOST_LISTED = 1024
 """Sequences of a step, single tokens or chunks, at most: the lists' kernels hold all their numbers at once."""
 
@@ -78,7 +80,7 @@ def _list_splits(work: ListedWork, spread: Spread) -> None:
         spread.least,
         contexts.decodes + spread.more,
         KV_HEADS=contexts.heads.kv,
-        PADDED=MOST_LISTED,
+        PADDED=FEW_LISTED if contexts.decodes <= FEW_LISTED else MOST_LISTED,
         WINDOW=contexts.window or 0,
         PAGE=contexts.layout.block,
         BLOCK=work.tile.block,
