@@ -70,6 +70,8 @@ class GraphCache:
         self._packed = packed
         self._captured: dict[StepShape, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         self._memory = torch.cuda.graph_pool_handle()
+        # One for all: cuBLAS keeps a workspace of 33 MB for every stream that it has ever seen.
+        self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __contains__(self, shape: StepShape) -> bool:
         return shape in self._captured
@@ -94,13 +96,12 @@ class GraphCache:
 
     def _capture(self, shape: StepShape) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         packed = self._packed[: shape.size]
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
             self._forward(packed, shape)
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(self._side)
         graph = torch.cuda.CUDAGraph()
         # Threads that copy adapters go on calling the driver meanwhile.
-        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self._memory, stream=self._side, capture_error_mode="thread_local"):
             logits = self._forward(packed, shape)
         return graph, logits
