@@ -1,7 +1,8 @@
-"""The second half of a low-rank update on CUDA: hidden B, for two blocks of outputs at a time.
+"""The second half of a low-rank update on CUDA: hidden B, one block of outputs or two at a time.
 
-Device functions that the consumers' kernels call (silu_mul, rope), and a kernel of its own for where nothing consumes
-the output at once. One program has the outputs of one segment to itself: nothing is summed across programs.
+Device functions that the consumers' kernels call (silu_mul, rope), and a kernel of its own for what runs beside the
+projection and for where nothing consumes the output at once. One program has the outputs of one segment to itself:
+nothing is summed across programs.
 """
 
 import torch
@@ -10,9 +11,11 @@ import triton.language as tl
 
 from lorafleet_engine.kernels.lora.tiles import GroupColumns, LoraUpdate, TiledRows, layer_place, multiprocessors
 
-WAVES = 16
-UNIT = 128
-"""Programs of a launch for each multiprocessor."""
+FEW_FORM = (64, 1, 16)
+MANY_FORM = (128, 4, 16)
+"""Outputs of a block, warps of a program, and programs of a launch for each multiprocessor."""
+STAGES = 3
+"""Of the tiles of few tokens: one is asked for while the one before is multiplied."""
 
 
 @triton.jit
@@ -31,24 +34,25 @@ def few_updates(
     hole,
     GRANULE: tl.constexpr,
     UNIT: tl.constexpr,
+    TOKENS: tl.constexpr,
     RANKS: tl.constexpr,
     STRIDE: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
-    """The updates of up to 4 tokens, for blocks of UNIT outputs from `first_at` and `second_at` of their rows, whose
-    addresses and hidden values (4 x 16 of them, STRIDE apart) begin at `first` and so on."""
+    """The updates of up to TOKENS tokens, [UNIT, TOKENS] each, for blocks of outputs from `first_at` and `second_at` of
+    their rows, whose addresses and hidden values (squares of ranks beside tokens, STRIDE apart) begin at `first` and so
+    on. Outputs go first because matrix units take 8 on their second side, and no fewer than 16 on their first."""
     rank = tl.arange(0, RANKS)
+    slot = tl.arange(0, TOKENS)
     element = tl.arange(0, UNIT)
-    a0 = tl.zeros((UNIT,), tl.float32)
-    a1 = tl.zeros((UNIT,), tl.float32)
-    a2 = tl.zeros((UNIT,), tl.float32)
-    a3 = tl.zeros((UNIT,), tl.float32)
-    b0 = tl.zeros((UNIT,), tl.float32)
-    b1 = tl.zeros((UNIT,), tl.float32)
-    b2 = tl.zeros((UNIT,), tl.float32)
-    b3 = tl.zeros((UNIT,), tl.float32)
-    for part in range(0, tiles * 16, RANKS):
-        row = tl.load(first + part + rank)
-        other = tl.load(second + part + rank)
+    live = (slot < count)[None, :]
+    here = slot[None, :] * RANKS + rank[:, None]
+    one = tl.zeros((UNIT, TOKENS), tl.float32)
+    two = tl.zeros((UNIT, TOKENS), tl.float32)
+    for tile in tl.range(0, tiles, num_stages=STAGES):
+        row = tl.load(first + tile * RANKS + rank)
+        other = tl.load(second + tile * RANKS + rank)
         a = tl.load(
             pool + row.to(tl.int64)[:, None] * GRANULE + first_at + element[None, :],
             mask=(row != hole)[:, None] & first_inside[None, :],
@@ -59,22 +63,11 @@ def few_updates(
             mask=(other != hole)[:, None] & second_inside[None, :],
             other=0.0,
         )
-        here = part // 16 * STRIDE + part % 16 + rank
-        left = first_hidden + here
-        right = second_hidden + here
-        wide = a.to(tl.float32)
-        more = b.to(tl.float32)
-        a0 += tl.sum(wide * tl.load(left)[:, None], axis=0)
-        b0 += tl.sum(more * tl.load(right)[:, None], axis=0)
-        if count > 1:
-            a1 += tl.sum(wide * tl.load(left + 16)[:, None], axis=0)
-            b1 += tl.sum(more * tl.load(right + 16)[:, None], axis=0)
-        if count > 2:
-            a2 += tl.sum(wide * tl.load(left + 32)[:, None], axis=0)
-            b2 += tl.sum(more * tl.load(right + 32)[:, None], axis=0)
-            a3 += tl.sum(wide * tl.load(left + 48, mask=count > 3, other=0.0)[:, None], axis=0)
-            b3 += tl.sum(more * tl.load(right + 48, mask=count > 3, other=0.0)[:, None], axis=0)
-    return a0, a1, a2, a3, b0, b1, b2, b3
+        left = tl.load(first_hidden + tile * STRIDE + here, mask=live, other=0.0)
+        right = tl.load(second_hidden + tile * STRIDE + here, mask=live, other=0.0)
+        one = tl.dot(tl.trans(a), left, one, input_precision=PRECISION)
+        two = tl.dot(tl.trans(b), right, two, input_precision=PRECISION)
+    return one, two
 
 
 @triton.jit
@@ -94,7 +87,7 @@ def many_updates(
     STRIDE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """The same for one block of outputs of up to TOKENS tokens, [TOKENS, UNIT], as products of matrices."""
+    """The same of many tokens, [TOKENS, UNIT]."""
     rank = tl.arange(0, RANKS)
     slot = tl.arange(0, TOKENS)
     element = tl.arange(0, UNIT)
@@ -135,6 +128,7 @@ def _expand(
     TOKENS: tl.constexpr,
     RANKS: tl.constexpr,
     PAIR: tl.constexpr,
+    STAGES: tl.constexpr,
     FEW: tl.constexpr,
     PROJECTIONS: tl.constexpr,
     B0: tl.constexpr,
@@ -171,40 +165,35 @@ def _expand(
             square = (place // PAIR * PROJECTIONS + projection).to(tl.int64)
             values = hidden + square * SQUARE + place % PAIR * RANKS
             inside = at + element < width
+            live = slot < count
+            target = out + tl.load(order + start + slot, mask=live, other=0).to(tl.int64) * WIDTH + begin + at
             if FEW:
+                target = target[None, :] + element[:, None]
                 further = at + UNIT + element < width
-                a0, a1, a2, a3, b0, b1, b2, b3 = few_updates(
+                real = live[None, :] & inside[:, None]
+                more = live[None, :] & further[:, None]
+                if not STORE:
+                    before = tl.load(target, mask=real, other=0.0).to(tl.float32)
+                    after = tl.load(target + UNIT, mask=more, other=0.0).to(tl.float32)
+                one, two = few_updates(
                     pool, own, own, at, at + UNIT, inside, further, values, values, tiles, count, hole,
-                    GRANULE, UNIT, 16, PROJECTIONS * SQUARE,
+                    GRANULE, UNIT, TOKENS, RANKS, PROJECTIONS * SQUARE, STAGES, PRECISION,
                 )  # fmt: skip
-                target = out + begin + at + element
-                _add(target, order + start, WIDTH, UNIT, STORE, a0, b0, inside, further)
-                if count > 1:
-                    _add(target, order + start + 1, WIDTH, UNIT, STORE, a1, b1, inside, further)
-                if count > 2:
-                    _add(target, order + start + 2, WIDTH, UNIT, STORE, a2, b2, inside, further)
-                if count > 3:
-                    _add(target, order + start + 3, WIDTH, UNIT, STORE, a3, b3, inside, further)
+                if not STORE:
+                    one += before
+                    two += after
+                tl.store(target, one, mask=real)
+                tl.store(target + UNIT, two, mask=more)
             else:
+                target = target[:, None] + element[None, :]
+                real = live[:, None] & inside[None, :]
                 total = many_updates(
                     pool, own, at, inside, values, tiles, count, hole,
                     GRANULE, UNIT, TOKENS, RANKS, PROJECTIONS * SQUARE, PRECISION,
                 )  # fmt: skip
-                real = (slot < count)[:, None] & inside[None, :]
-                token = tl.load(order + start + slot, mask=slot < count, other=0).to(tl.int64)
-                target = out + token[:, None] * WIDTH + begin + at + element[None, :]
-                before = tl.load(target, mask=real, other=0.0)
-                tl.store(target, before.to(tl.float32) + total, mask=real)
-
-
-@triton.jit
-def _add(target, token, WIDTH: tl.constexpr, UNIT: tl.constexpr, STORE: tl.constexpr, first, second, inside, further):
-    own = target + tl.load(token).to(tl.int64) * WIDTH
-    if not STORE:
-        first += tl.load(own, mask=inside, other=0.0).to(tl.float32)
-        second += tl.load(own + UNIT, mask=further, other=0.0).to(tl.float32)
-    tl.store(own, first, mask=inside)
-    tl.store(own + UNIT, second, mask=further)
+                if not STORE:
+                    total += tl.load(target, mask=real, other=0.0).to(tl.float32)
+                tl.store(target, total, mask=real)
 
 
 def expand(out: torch.Tensor, update: LoraUpdate) -> None:
@@ -220,9 +209,10 @@ def expand_apart(out: torch.Tensor, rows: TiledRows, site: tuple[int, int]) -> N
 def _launch(out: torch.Tensor, update: LoraUpdate, *, store: bool) -> None:
     rows = update.rows
     group = rows.source.groups[update.site[1]]
-    unit = UNIT if rows.shape.few else 128
-    most = rows.work.segment_start.shape[0] * sum(-(-width // unit) for width in group.widths)
-    _expand[(min(WAVES * multiprocessors(out.device), most),)](
+    unit, warps, waves = FEW_FORM if rows.shape.few else MANY_FORM
+    block = 2 * unit if rows.shape.few else unit
+    most = rows.work.segment_start.shape[0] * sum(-(-width // block) for width in group.widths)
+    _expand[(min(waves * multiprocessors(out.device), most),)](
         out,
         *segment_arguments(update),
         WIDTH=out.shape[1],
@@ -233,7 +223,7 @@ def _launch(out: torch.Tensor, update: LoraUpdate, *, store: bool) -> None:
         N2=group.widths[2] if len(group.widths) > 2 else 0,
         PRECISION=precision(rows.source.pool),
         STORE=store,
-        num_warps=1 if rows.shape.few else 4,
+        num_warps=warps,
         num_stages=1,
         **up_columns(group),
         **shape_layout(rows),
@@ -269,6 +259,7 @@ def shape_layout(rows: TiledRows) -> dict[str, int | bool]:
         "TOKENS": shape.tokens,
         "RANKS": shape.ranks,
         "PAIR": shape.pair_tokens,
+        "STAGES": STAGES,
         "FEW": shape.few,
     }
 

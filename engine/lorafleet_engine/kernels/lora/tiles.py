@@ -15,8 +15,8 @@ MOST_SPLITS = 16
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
-    """Rows of rank in a tile, tokens in a segment and tokens in a pair, at most; whole segments make a pair. `few`
-    tokens are expanded as they are read; more go through matrix products."""
+    """Rows of rank in a tile, tokens in a segment and tokens in a pair, at most; whole segments make a pair. Outputs
+    of `few` tokens go first in matrix products (see expand.py)."""
 
     ranks: int = 0
     tokens: int = 0
@@ -32,7 +32,7 @@ class TileShape:
 
 
 NO_TILES = TileShape()
-FEW_TOKENS = TileShape(16, 4, 16, True, 4)
+FEW_TOKENS = TileShape(16, 8, 16, True, 4)
 """For decode steps, which have few tokens of each adapter."""
 MANY_TOKENS = TileShape(32, 64, 64, False, 2)
 """For steps with chunks of prompts."""
@@ -137,6 +137,5 @@ def tiled_rows(source: TileSource, work: TileWork, shape: TileShape) -> TiledRow
     places = work.pair_tile.shape[0] * max(len(group.downs) for group in source.groups)
     partial = torch.empty(programs * square, device=device, dtype=torch.float32)
     arrived = torch.zeros(programs, device=device, dtype=torch.int32)
-    dtype = torch.float32 if shape.few else source.pool.dtype
-    hidden = torch.empty(places * square, device=device, dtype=dtype)
+    hidden = torch.empty(places * square, device=device, dtype=source.pool.dtype)
     return TiledRows(source, work, shape, partial, arrived, hidden)

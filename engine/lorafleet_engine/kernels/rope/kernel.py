@@ -6,56 +6,49 @@ import triton
 import triton.language as tl
 
 from lorafleet_engine.kernels.lora import LoraUpdate
-from lorafleet_engine.kernels.lora.expand import few_updates, segment_arguments, shape_layout, up_columns
+from lorafleet_engine.kernels.lora.expand import few_updates, precision, segment_arguments, shape_layout, up_columns
 from lorafleet_engine.kernels.lora.tiles import multiprocessors
 from lorafleet_engine.kernels.rope.reference import HeadNorms, Heads, NewTokens
 
-WAVES = 16
-"""Programs for each multiprocessor where there is an update, of one warp each."""
+UPDATE_FORM = (2, 16)
+"""Where there is an update: warps of a program, and programs for each multiprocessor."""
 
 
 @triton.jit
 def _place(
-    qkv,
-    cos,
-    sin,
-    slots,
+    first,
+    second,
+    c,
+    s,
+    slot,
     keys,
     values,
     query,
     query_norm,
     key_norm,
-    angle_stride,
     eps,
     token,
     head,
-    first_update,
-    second_update,
+    column,
+    inside,
+    real,
     QUERY: tl.constexpr,
     KV: tl.constexpr,
     DIM: tl.constexpr,
-    BLOCK: tl.constexpr,
     NORM: tl.constexpr,
 ):
-    """Put one head of one token where it belongs, its update added, normed and rotated."""
+    """Put one head of a token, or of a row of tokens beside the column of its numbers, where it belongs, normed and
+    rotated: its halves, updates added, the angles' cosines and sines, and the row of the cache."""
     HALF: tl.constexpr = DIM // 2
-    column = tl.arange(0, BLOCK)
-    inside = column < HALF
-    source = qkv + (token * (QUERY + 2 * KV) + head) * DIM
-    first = tl.load(source + column, mask=inside, other=0.0).to(tl.float32) + first_update
-    second = tl.load(source + HALF + column, mask=inside, other=0.0).to(tl.float32) + second_update
-    slot = tl.load(slots + token)
     if head < QUERY + KV:
         if NORM:
             weight = query_norm
             if head >= QUERY:
                 weight = key_norm
-            squares = tl.sum(first * first, axis=0) + tl.sum(second * second, axis=0)
+            squares = tl.sum(first * first + second * second, axis=0, keep_dims=True)
             inverse = 1.0 / tl.sqrt_rn(squares / DIM + eps)
             first *= inverse * tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
             second *= inverse * tl.load(weight + HALF + column, mask=inside, other=0.0).to(tl.float32)
-        c = tl.load(cos + token * angle_stride + column, mask=inside, other=0.0)
-        s = tl.load(sin + token * angle_stride + column, mask=inside, other=0.0)
         turned = first * c - second * s
         second = second * c + first * s
         first = turned
@@ -65,8 +58,8 @@ def _place(
         target = keys + (slot * KV + head - QUERY) * DIM
     else:
         target = values + (slot * KV + head - QUERY - KV) * DIM
-    tl.store(target + column, first, mask=inside)
-    tl.store(target + HALF + column, second, mask=inside)
+    tl.store(target + column, first, mask=real)
+    tl.store(target + HALF + column, second, mask=real)
 
 
 @triton.jit
@@ -88,9 +81,18 @@ def _rotate_and_store(
     BLOCK: tl.constexpr,
     NORM: tl.constexpr,
 ):
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    column = tl.arange(0, BLOCK)
+    inside = column < DIM // 2
+    source = qkv + (token * (QUERY + 2 * KV) + head) * DIM + column
+    first = tl.load(source, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(source + DIM // 2, mask=inside, other=0.0).to(tl.float32)
+    c = tl.load(cos + token * angle_stride + column, mask=inside, other=0.0)
+    s = tl.load(sin + token * angle_stride + column, mask=inside, other=0.0)
     _place(
-        qkv, cos, sin, slots, keys, values, query, query_norm, key_norm, angle_stride, eps,
-        tl.program_id(0).to(tl.int64), tl.program_id(1), 0.0, 0.0, QUERY, KV, DIM, BLOCK, NORM,
+        first, second, c, s, tl.load(slots + token), keys, values, query, query_norm, key_norm, eps,
+        token, head, column, inside, inside, QUERY, KV, DIM, NORM,
     )  # fmt: skip
 
 
@@ -129,7 +131,9 @@ def _rotate_and_store_update(
     TOKENS: tl.constexpr,
     RANKS: tl.constexpr,
     PAIR: tl.constexpr,
+    STAGES: tl.constexpr,
     FEW: tl.constexpr,
+    PRECISION: tl.constexpr,
     B0: tl.constexpr,
     B1: tl.constexpr,
     B2: tl.constexpr,
@@ -137,7 +141,10 @@ def _rotate_and_store_update(
     HEADS: tl.constexpr = QUERY + 2 * KV
     HALF: tl.constexpr = DIM // 2
     SQUARE: tl.constexpr = PAIR * RANKS
-    inside = tl.arange(0, BLOCK) < HALF
+    element = tl.arange(0, BLOCK)
+    inside = element < HALF
+    column = element[:, None]
+    slot = tl.arange(0, TOKENS)
     for item in range(tl.program_id(0), tl.load(counts + 1) * HEADS, tl.num_programs(0)):
         segment = item // HEADS
         head = item % HEADS
@@ -148,36 +155,29 @@ def _rotate_and_store_update(
         place = tl.load(segment_place + segment)
         projection = (head >= QUERY).to(tl.int32) + (head >= QUERY + KV).to(tl.int32)
         at = (head - tl.where(projection == 0, 0, tl.where(projection == 1, QUERY, QUERY + KV))) * DIM
-        column = layer_column + tl.where(projection == 0, B0, tl.where(projection == 1, B1, B2))
-        own = addresses + column * rows + tile * RANKS
+        own = addresses + (layer_column + tl.where(projection == 0, B0, tl.where(projection == 1, B1, B2))) * rows
+        own += tile * RANKS
         hid = hidden + (place // PAIR * 3 + projection).to(tl.int64) * SQUARE + place % PAIR * RANKS
-        a0, a1, a2, a3, b0, b1, b2, b3 = few_updates(
+        live = slot < count
+        token = tl.load(order + start + slot, mask=live, other=0).to(tl.int64)[None, :]
+        real = live[None, :] & inside[:, None]
+        # All that the sums wait for is asked for before them.
+        source = qkv + (token * HEADS + head) * DIM + column
+        first = tl.load(source, mask=real, other=0.0).to(tl.float32)
+        second = tl.load(source + HALF, mask=real, other=0.0).to(tl.float32)
+        c = tl.load(cos + token * angle_stride + column, mask=real, other=0.0)
+        s = tl.load(sin + token * angle_stride + column, mask=real, other=0.0)
+        row = tl.load(slots + token, mask=live[None, :], other=0)
+        one, two = few_updates(
             pool, own, own, at, at + HALF, inside, inside, hid, hid, tiles, count, hole,
-            GRANULE, BLOCK, 16, 3 * SQUARE,
+            GRANULE, BLOCK, TOKENS, RANKS, 3 * SQUARE, STAGES, PRECISION,
         )  # fmt: skip
-        token = tl.load(order + start).to(tl.int64)
+        first += one
+        second += two
         _place(
-            qkv, cos, sin, slots, keys, values, query, query_norm, key_norm, angle_stride, eps,
-            token, head, a0, b0, QUERY, KV, DIM, BLOCK, NORM,
+            first, second, c, s, row, keys, values, query, query_norm, key_norm, eps,
+            token, head, column, inside[:, None], real, QUERY, KV, DIM, NORM,
         )  # fmt: skip
-        if count > 1:
-            token = tl.load(order + start + 1).to(tl.int64)
-            _place(
-                qkv, cos, sin, slots, keys, values, query, query_norm, key_norm, angle_stride, eps,
-                token, head, a1, b1, QUERY, KV, DIM, BLOCK, NORM,
-            )  # fmt: skip
-        if count > 2:
-            token = tl.load(order + start + 2).to(tl.int64)
-            _place(
-                qkv, cos, sin, slots, keys, values, query, query_norm, key_norm, angle_stride, eps,
-                token, head, a2, b2, QUERY, KV, DIM, BLOCK, NORM,
-            )  # fmt: skip
-        if count > 3:
-            token = tl.load(order + start + 3).to(tl.int64)
-            _place(
-                qkv, cos, sin, slots, keys, values, query, query_norm, key_norm, angle_stride, eps,
-                token, head, a3, b3, QUERY, KV, DIM, BLOCK, NORM,
-            )  # fmt: skip
 
 
 def rotate_and_store(
@@ -208,10 +208,12 @@ def rotate_and_store(
         return query
     rows = update.rows
     most = rows.work.segment_start.shape[0] * count
-    _rotate_and_store_update[(min(WAVES * multiprocessors(qkv.device), most),)](
+    warps, waves = UPDATE_FORM
+    _rotate_and_store_update[(min(waves * multiprocessors(qkv.device), most),)](
         *arguments,
         *segment_arguments(update),
-        num_warps=1,
+        PRECISION=precision(qkv),
+        num_warps=warps,
         num_stages=1,
         **layout,
         **up_columns(rows.source.groups[update.site[1]]),

@@ -15,13 +15,9 @@ from lorafleet_engine.kernels.lora.expand import (
 from lorafleet_engine.kernels.lora.tiles import LoraUpdate, multiprocessors
 
 BLOCK = 1024
-WAVES = 24
-"""Programs for each multiprocessor where there is an update, of one warp each..."""
-UNIT_BYTES = 256
-PART = 16
-"""Bytes of a row that such a program takes, and rows of rank at a time."""
-MANY_WAVES = 8
-"""...and of those that multiply matrices."""
+FEW_FORM = (128, 2, 16)
+MANY_FORM = (64, 4, 8)
+"""Where there is an update: numbers of a row that a program takes, its warps, and programs for each multiprocessor."""
 
 
 @triton.jit
@@ -29,14 +25,9 @@ def _silu_mul(gate_up, out, N: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < N
-    _gate(gate_up + row * 2 * N + column, out + row * N + column, inside, 0.0, 0.0, N)
-
-
-@triton.jit
-def _gate(source, target, inside, gate_update, up_update, N: tl.constexpr):
-    gate = tl.load(source, mask=inside, other=0.0).to(tl.float32) + gate_update
-    up = tl.load(source + N, mask=inside, other=0.0).to(tl.float32) + up_update
-    tl.store(target, gate / (1.0 + tl.exp(-gate)) * up, mask=inside)
+    gate = tl.load(gate_up + row * 2 * N + column, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * N + N + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row * N + column, gate / (1.0 + tl.exp(-gate)) * up, mask=inside)
 
 
 @triton.jit(do_not_specialize=["layer_column", "rows", "hole"])
@@ -62,8 +53,8 @@ def _silu_mul_update(
     TOKENS: tl.constexpr,
     RANKS: tl.constexpr,
     PAIR: tl.constexpr,
+    STAGES: tl.constexpr,
     FEW: tl.constexpr,
-    PART: tl.constexpr,
     B0: tl.constexpr,
     B1: tl.constexpr,
     B2: tl.constexpr,
@@ -85,36 +76,38 @@ def _silu_mul_update(
         gates = addresses + (layer_column + B0) * rows + tile * RANKS
         ups = addresses + (layer_column + B1) * rows + tile * RANKS
         values = hidden + (place // PAIR).to(tl.int64) * 2 * SQUARE + place % PAIR * RANKS
-        source = gate_up + at + element
-        target = out + at + element
+        live = slot < count
+        token = tl.load(order + start + slot, mask=live, other=0).to(tl.int64)
         if FEW:
-            g0, g1, g2, g3, u0, u1, u2, u3 = few_updates(
-                pool, gates, ups, at, at, inside, inside, values, values + SQUARE, tiles, count, hole,
-                GRANULE, UNIT, PART, 2 * SQUARE,
-            )  # fmt: skip
-            token = tl.load(order + start).to(tl.int64)
-            _gate(source + token * 2 * N, target + token * N, inside, g0, u0, N)
-            if count > 1:
-                token = tl.load(order + start + 1).to(tl.int64)
-                _gate(source + token * 2 * N, target + token * N, inside, g1, u1, N)
-            if count > 2:
-                token = tl.load(order + start + 2).to(tl.int64)
-                _gate(source + token * 2 * N, target + token * N, inside, g2, u2, N)
-            if count > 3:
-                token = tl.load(order + start + 3).to(tl.int64)
-                _gate(source + token * 2 * N, target + token * N, inside, g3, u3, N)
+            token = token[None, :]
+            column = at + element[:, None]
+            real = live[None, :] & inside[:, None]
         else:
-            gate = many_updates(
+            token = token[:, None]
+            column = at + element[None, :]
+            real = live[:, None] & inside[None, :]
+        source = gate_up + token * 2 * N + column
+        if FEW:
+            gate = tl.load(source, mask=real, other=0.0)
+            up = tl.load(source + N, mask=real, other=0.0)
+            more, further = few_updates(
+                pool, gates, ups, at, at, inside, inside, values, values + SQUARE, tiles, count, hole,
+                GRANULE, UNIT, TOKENS, RANKS, 2 * SQUARE, STAGES, PRECISION,
+            )  # fmt: skip
+        else:
+            more = many_updates(
                 pool, gates, at, inside, values, tiles, count, hole,
                 GRANULE, UNIT, TOKENS, RANKS, 2 * SQUARE, PRECISION,
             )  # fmt: skip
-            up = many_updates(
+            further = many_updates(
                 pool, ups, at, inside, values + SQUARE, tiles, count, hole,
                 GRANULE, UNIT, TOKENS, RANKS, 2 * SQUARE, PRECISION,
             )  # fmt: skip
-            token = tl.load(order + start + slot, mask=slot < count, other=0).to(tl.int64)[:, None]
-            real = (slot < count)[:, None] & inside[None, :]
-            _gate(source[None, :] + token * 2 * N, target[None, :] + token * N, real, gate, up, N)
+            gate = tl.load(source, mask=real, other=0.0)
+            up = tl.load(source + N, mask=real, other=0.0)
+        more += gate.to(tl.float32)
+        further += up.to(tl.float32)
+        tl.store(out + token * N + column, more / (1.0 + tl.exp(-more)) * further, mask=real)
 
 
 def silu_mul(gate_up: torch.Tensor, update: LoraUpdate | None = None) -> torch.Tensor:
@@ -125,18 +118,16 @@ def silu_mul(gate_up: torch.Tensor, update: LoraUpdate | None = None) -> torch.T
         _silu_mul[(tokens, triton.cdiv(width, BLOCK))](gate_up, out, N=width, BLOCK=BLOCK, num_warps=4)
         return out
     rows = update.rows
-    few = rows.shape.few
-    unit = UNIT_BYTES // gate_up.element_size() if few else 64
+    unit, warps, waves = FEW_FORM if rows.shape.few else MANY_FORM
     most = rows.work.segment_start.shape[0] * triton.cdiv(width, unit)
-    _silu_mul_update[(min((WAVES if few else MANY_WAVES) * multiprocessors(gate_up.device), most),)](
+    _silu_mul_update[(min(waves * multiprocessors(gate_up.device), most),)](
         gate_up,
         out,
         *segment_arguments(update),
         N=width,
         UNIT=unit,
-        PART=PART,
         PRECISION=precision(gate_up),
-        num_warps=1 if few else 4,
+        num_warps=warps,
         num_stages=1,
         **up_columns(rows.source.groups[update.site[1]]),
         **shape_layout(rows),
