@@ -51,7 +51,7 @@ class StubEngine:
     """One engine at one address. Change `findings` (by URI) and `refusals` (by URI) to steer it.
 
     `fault`: "hang" never answers, "garbage" answers nonsense, "cut" ends connections; empty: none. `polls` counts
-    questions for the state.
+    questions for the state, `busiest` is the most inspections and loads that were under way at once.
     """
 
     ip: str
@@ -68,6 +68,7 @@ class StubEngine:
     pace: Pace = Pace()
     fault: str = ""
     polls: int = 0
+    busiest: int = 0
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
     _changed: dict[str, int] = field(default_factory=dict)
     _removed: list[tuple[int, str]] = field(default_factory=list)
@@ -139,6 +140,7 @@ class StubEngine:
         key, found = f"{uid}/{asked.generation}", self.report(asked.source.uri)
         if key not in self._inspections:
             self._inspections[key] = asyncio.create_task(self._fetch(asked.source.uri, found.bytes))
+            self._note_jobs()
         if self.pace.patience:
             await asyncio.wait([self._inspections[key]], timeout=self.pace.patience)
         if not self._inspections[key].done():
@@ -176,6 +178,7 @@ class StubEngine:
                 self._set(version.model_copy(update={"phase": VersionPhase.RESIDENT}))
             else:
                 self._loads[key] = asyncio.create_task(self._load(version, asked.source.uri))
+                self._note_jobs()
         if key in self._loads:
             await asyncio.wait([self._loads[key]], timeout=self.pace.patience)
         return _answer(201 if key in self.resident() else 202, "{}")
@@ -190,6 +193,10 @@ class StubEngine:
         self.touch()
         self._removed.append((self.seq, key))
         return _answer(202, "{}")
+
+    def _note_jobs(self) -> None:
+        jobs = (*self._inspections.values(), *self._loads.values())
+        self.busiest = max(self.busiest, sum(not job.done() for job in jobs))
 
     async def _fetch(self, uri: str, size: int) -> None:
         async with self._free:

@@ -98,7 +98,9 @@ class Team:
         """Delete one object."""
         await self.api.request("DELETE", BY_NAME[kind].path(self.namespace, name))
 
-    async def condition(self, kind: str, name: str, condition: str, status: str, reason: str = "") -> Object:
+    async def condition(  # what is asked reads best in one line
+        self, kind: str, name: str, condition: str, status: str, reason: str = "", *, seconds: float = 45.0
+    ) -> Object:
         """Wait for a condition at the object's present generation; returns the object."""
 
         async def ask() -> Object | None:
@@ -113,7 +115,7 @@ class Team:
             return found if current and any(matches) else None
 
         try:
-            return await eventually(ask)
+            return await eventually(ask, seconds)
         except AssertionError as error:
             found = await self.get(kind, name)
             raise AssertionError(f"{condition} of {name} is not {status} {reason}: {found.get('status')}") from error
