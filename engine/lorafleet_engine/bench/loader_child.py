@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,6 +32,7 @@ from lorafleet_engine.loader.messages import (
 from lorafleet_engine.loader.packed_tier import BLOB, PackedTier, fingerprint_of, write_packed
 
 CACHE_BYTES = 1 << 40
+WRITERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,8 @@ def keep_packed(tiers: Tiers, blobs: Sequence[Blob]) -> list[Path]:
     """Put packed adapters on the disk tier as a loader that packed them would have; returns their files there."""
     disk = DiskCache(tiers.disk, CACHE_BYTES)
     tier = PackedTier(disk, HostCache(tiers.host, CACHE_BYTES), fingerprint_of(tiers.config(), tiers.base_dir))
-    paths = []
-    for blob in blobs:
+
+    def keep(blob: Blob) -> Path:
         digest = digest_of(blob)
         with disk.temporary() as folder:
             facts = AdapterFacts(digest, blob.ref.bytes, blob.ref.bytes, blob.rank, PROJECTIONS, "", ())
@@ -76,8 +78,10 @@ def keep_packed(tiers: Tiers, blobs: Sequence[Blob]) -> list[Path]:
             disk.admit(folder, tier.name(digest))
         with disk.using(tier.name(digest)) as kept:
             assert kept is not None
-            paths.append(kept / BLOB)
-    return paths
+            return kept / BLOB
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        return list(pool.map(keep, blobs))
 
 
 def digest_of(blob: Blob) -> str:

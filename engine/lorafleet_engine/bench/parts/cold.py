@@ -21,6 +21,8 @@ from lorafleet_engine.bench.workload import write_adapters, write_model
 from lorafleet_engine.messages import LoadAdapter, ToLoop
 
 ZIPF = 1.0
+MEASURED = 32
+"""Files whose reading tells the disk's bandwidth."""
 NOWHERE = "file:///nowhere"
 """The source of what must be found on the disk tier."""
 
@@ -46,7 +48,8 @@ class Arms:
         used = {blob.number for blob in load.distinct}
         first = self.bench.catalogue.take([next(n for n in range(self.bench.dims.catalogue) if n not in used)])
         paths = child.keep_packed(tiers, [*first, *load.distinct])
-        bandwidth = read_bandwidth(paths)
+        drop_pages(paths)
+        bandwidth = read_bandwidth(paths[:MEASURED])
         jobs = [(NOWHERE, child.digest_of(blob)) for blob in load.distinct]
         by_digest = dict(zip((digest for _, digest in jobs), load.distinct, strict=True))
 
