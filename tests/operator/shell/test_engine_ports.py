@@ -12,6 +12,7 @@ from aiohttp import web
 from lorafleet_contracts.admin import EngineState, InspectRequest, Problem, ProblemCode, SourceSpec
 from lorafleet_kube.api import KubeApi
 from lorafleet_operator.core.actions import Inspect, Load, Unload
+from lorafleet_operator.core.problems import retry_at
 from lorafleet_operator.core.snapshot import InspectionKey, PoolTokens, VersionOn
 from lorafleet_operator.errors import EngineRefusedError, EngineUnreachableError, NotLeadingError
 from lorafleet_operator.shell.admin import AdminAddress, EngineAdmin
@@ -165,6 +166,22 @@ async def test_failures_keep_their_problem_and_are_counted(
         calls.start(Inspect(key, "r", "http://assets/a", None), AdminAddress(engine.ip, "admin-token"))
         await until(lambda: not calls.memory().inspections[key].pending)
         assert (calls.memory().inspections[key].failures, calls.memory().inspections[key].problem) == (count, problem)
+    await calls.close()
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+async def test_a_clock_that_jumps_neither_delays_nor_hurries_a_retry(
+    session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease, jump: float
+) -> None:
+    wall, steady = [50_000.0], [10.0]
+    calls = PoolCalls(EngineAdmin(session, lease), lambda: None, lambda: wall[0], lambda: steady[0])
+    engine.refusals["http://assets/a"] = Problem(title="busy", status=503, code=ProblemCode.LOADER_BUSY)
+    key = InspectionKey("u1", 1)
+    calls.start(Inspect(key, "r", "http://assets/a", None), AdminAddress(engine.ip, "admin-token"))
+    await until(lambda: not calls.memory().inspections[key].pending)
+    due_in = retry_at(calls.memory().inspections[key]) - wall[0]
+    wall[0], steady[0] = wall[0] + jump + 0.25, steady[0] + 0.25
+    assert retry_at(calls.memory().inspections[key]) - wall[0] == pytest.approx(due_in - 0.25)
     await calls.close()
 
 

@@ -167,3 +167,16 @@ async def test_a_deleted_lease_is_still_its_last_holders(api: KubeApi, server: L
 async def test_of_two_that_race_one_wins(api: KubeApi) -> None:
     both = [Contender(api, "a"), Contender(api, "b")]
     assert sorted(await asyncio.gather(*(each.tries() for each in both))) == [False, True]
+
+
+@pytest.mark.parametrize("written", ["1999-01-01T00:00:00.000000Z", "2099-01-01T00:00:00.000000Z"])
+async def test_the_holders_wall_clock_decides_nothing(api: KubeApi, server: LeaseServer, written: str) -> None:
+    """A clock that jumped says nothing of how old a renewal is: only the time since it was seen counts."""
+    leader, other = Contender(api, "leader"), Contender(api, "other")
+    assert await leader.tries()
+    assert server.lease is not None
+    server.lease["spec"]["renewTime"] = written
+    assert not await other.tries()
+    assert leader.lease.valid
+    other.clock.now += TIMES.duration + 0.1
+    assert await other.tries()
