@@ -464,3 +464,89 @@ def test_the_order_of_the_snapshot_does_not_matter(fleet: tuple[PoolSnapshot, di
     random.shuffle(replicas)  # type: ignore[attr-defined]
     shuffled = replace(snapshot, adapters=tuple(adapters), replicas=tuple(replicas))
     assert set(pick(plan_pool(shuffled, NOW), Load)) == set(pick(plan_pool(snapshot, NOW), Load))
+
+
+def test_inspections_avoid_replicas_that_give_no_answer_or_failed_them_before() -> None:
+    adapters = tuple(make_adapter(f"a{number}") for number in range(4))
+    replicas = tuple(make_replica(number) for number in range(3))
+    problem = Problem(title="no answer", status=503, code=ProblemCode.INTERNAL)
+    failed = Attempt(False, NOW - 5, 1, problem, replica="smol-shared-1")
+    memory = Memory(inspections={InspectionKey("uid-demo-a0", 1): failed}, silent={"smol-shared-2": NOW - 5})
+    plan = plan_pool(make_snapshot(adapters=adapters, replicas=replicas, memory=memory), NOW)
+    where = {each.key.uid: each.replica for each in pick(plan, Inspect)}
+    assert where["uid-demo-a0"] == "smol-shared-0"
+    assert set(where.values()) == {"smol-shared-0", "smol-shared-1"}
+    alone = make_snapshot(adapters=adapters[:1], replicas=replicas[2:], memory=memory)
+    assert [each.replica for each in pick(plan_pool(alone, NOW), Inspect)] == ["smol-shared-2"], "better than nobody"
+    later = plan_pool(make_snapshot(adapters=adapters[:1], replicas=replicas[2:], memory=Memory()), NOW)
+    assert len(pick(later, Inspect)) == 1
+
+
+def test_files_that_were_verified_on_a_replica_are_loaded_there_unless_that_one_is_much_fuller() -> None:
+    adapter = make_adapter("pirate")
+    report = report_for(f"{PREFIX}pirate")
+    inspected = Attempt(False, NOW, report=report, replica="smol-shared-1")
+    memory = Memory(inspections={InspectionKey(adapter.meta.uid, 1): inspected})
+    other = make_version("other", digest_of("other"))
+
+    def loaded_on(*held: int) -> str:
+        replicas = tuple(
+            make_replica(number, make_state(*([other] if size else []), adapters_used=size))
+            for number, size in enumerate(held)
+        )
+        snapshot = make_snapshot(adapters=(adapter,), replicas=replicas, memory=memory)
+        [load] = pick(plan_pool(snapshot, NOW), Load)
+        return str(load.target.replica)
+
+    assert loaded_on(0, 0) == "smol-shared-1"
+    full = make_state(*(make_version(f"x{number}", digest_of(str(number))) for number in range(3)))
+    snapshot = make_snapshot(adapters=(adapter,), replicas=(make_replica(0), make_replica(1, full)), memory=memory)
+    assert [each.target.replica for each in pick(plan_pool(snapshot, NOW), Load)] == ["smol-shared-0"]
+
+
+def test_a_spec_that_declares_the_verified_digest_needs_no_inspection_and_no_load() -> None:
+    snapshot = ready_snapshot()
+    digest = digest_of(f"{PREFIX}pirate")
+    for uri in ("pirate", "mirror"):
+        declared = change_adapter(snapshot, source={"uri": f"{PREFIX}{uri}", "digest": digest})
+        plan = plan_pool(declared, NOW)
+        assert not plan.actions
+        assert word(status_of(plan, "pirate"), ConditionType.READY) == ("True", "Ready")
+        assert status_of(plan, "pirate").verified_generation == 2
+    other = change_adapter(snapshot, source={"uri": f"{PREFIX}pirate", "digest": digest_of("other")})
+    assert len(pick(plan_pool(other, NOW), Inspect)) == 1
+
+
+def test_a_replaced_version_gets_its_grace_though_no_condition_changed_at_the_flip() -> None:
+    snapshot = ready_snapshot()
+    old, new = digest_of(f"{PREFIX}pirate"), digest_of(f"{PREFIX}pirate-2")
+    snapshot = change_adapter(snapshot, source={"uri": f"{PREFIX}pirate-2"})
+    long_after = NOW + 3600
+    # The words of progress are never written: the verdict of the new generation comes first.
+    for _ in range(2):
+        plan = plan_pool(snapshot, long_after)
+        snapshot = carry_out(snapshot, replace(plan, statuses=()), long_after)
+    flip = plan_pool(snapshot, long_after)
+    assert status_of(flip, "pirate").digest == new
+    snapshot = carry_out(snapshot, flip, long_after)
+    waiting = plan_pool(snapshot, long_after)
+    assert not waiting.actions
+    assert [each.digest for each in waiting.surplus] == [old]
+    snapshot = carry_out(snapshot, waiting, long_after)
+    assert not plan_pool(snapshot, long_after + GRACE_SECONDS - 1).actions
+    assert len(pick(plan_pool(snapshot, long_after + GRACE_SECONDS), Unload)) == 1
+
+
+@pytest.mark.parametrize("jump", [-86400.0, 86400.0])
+def test_a_settled_pool_stays_settled_when_the_clock_is_set(jump: float) -> None:
+    snapshot = ready_snapshot(tenants=(make_tenant("acme"),))
+    plan = plan_pool(snapshot, NOW + jump)
+    assert not plan.actions
+    assert not plan.statuses
+
+
+def test_verdicts_are_written_before_words_of_progress() -> None:
+    ready = ready_snapshot()
+    fresh = (make_adapter("aaa"), make_adapter("bbb", model="smollm2"))
+    plan = plan_pool(replace(ready, adapters=(*fresh, *ready.adapters)), NOW)
+    assert [each.name for each in plan.statuses if each.kind == "LoraAdapter"] == ["bbb", "aaa"]

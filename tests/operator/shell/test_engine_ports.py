@@ -239,3 +239,45 @@ async def _gibberish(_: web.Request) -> web.Response:
 
 async def _nobody() -> list[dict[str, object]]:
     return []
+
+
+async def test_a_replica_without_answers_fails_what_waits_for_it_at_once(
+    session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease
+) -> None:
+    calls = PoolCalls(EngineAdmin(session, lease), lambda: None)
+    engine.fault = "cut"
+    keys = [InspectionKey(f"u{number}", 1) for number in range(20)]
+    for key in keys:
+        calls.start(Inspect(key, "smol-shared-0", "http://assets/a", None), AdminAddress(engine.ip, "admin-token"))
+    await until(lambda: not any(each.pending for each in calls.memory().inspections.values()))
+    memory = calls.memory()
+    assert all(each.failures == 1 for each in memory.inspections.values())
+    details = [each.problem.detail for each in memory.inspections.values() if each.problem]
+    assert sum("another call" in each for each in details) == len(keys) - 4, "only four were made"
+    assert set(memory.silent) == {"smol-shared-0"}
+    engine.fault = ""
+    calls.start(Inspect(keys[0], "smol-shared-0", "http://assets/a", None), AdminAddress(engine.ip, "admin-token"))
+    await until(lambda: calls.memory().inspections[keys[0]].report is not None)
+    assert calls.memory().silent == {}
+    await calls.close()
+
+
+@pytest.mark.parametrize("jump", [-86400.0, 86400.0])
+async def test_what_is_remembered_keeps_its_age_when_the_clock_is_set(
+    session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease, jump: float
+) -> None:
+    now = [1_800_000_000.0, 500.0]
+    calls = PoolCalls(EngineAdmin(session, lease), lambda: None, lambda: now[0], lambda: now[1])
+    engine.refusals["http://assets/a"] = Problem(title="no", status=502, code=ProblemCode.SOURCE_UNREACHABLE)
+    key = InspectionKey("u1", 1)
+    calls.start(Inspect(key, "smol-shared-0", "http://assets/a", None), AdminAddress(engine.ip, "admin-token"))
+    await until(lambda: not calls.memory().inspections[key].pending)
+    target = VersionOn("smol-shared-0", engine.boot_id, "u2", digest_of("2"))
+    calls.note_surplus([target])
+    now[0] += jump + 3
+    now[1] += 3
+    calls.note_surplus([target])
+    memory = calls.memory()
+    assert now[0] - memory.inspections[key].at == 3
+    assert now[0] - memory.surplus[target] == 3
+    await calls.close()
