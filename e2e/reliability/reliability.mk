@@ -3,7 +3,7 @@
 CASES ?= 100000
 CYCLES ?= 1000
 TRAFFIC_SECONDS ?= 3600
-LAWS := tests/engine/scheduler tests/engine/memory
+LAWS := tests/engine/scheduler tests/engine/memory tests/engine/adapters
 RECORDED := LORAFLEET_RECORDS=$(CURDIR)/docs/reliability
 
 .PHONY: test-long faults reliability

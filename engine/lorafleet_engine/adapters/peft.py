@@ -13,7 +13,7 @@ from lorafleet_contracts.capacity import PROJECTIONS, ModelShape, adapter_bytes_
 from lorafleet_engine.adapters.config import LoraSettings, read_settings
 from lorafleet_engine.adapters.files import DTYPES, TensorFile, open_weights
 from lorafleet_engine.adapters.foreign import describe
-from lorafleet_engine.errors import BrokenAdapterError
+from lorafleet_engine.errors import BrokenAdapterError, readable
 
 MLP = frozenset({"gate_proj", "up_proj", "down_proj"})
 _TENSOR = re.compile(
@@ -159,4 +159,5 @@ def _idle_names(settings: LoraSettings, modules: Sequence[AdaptedModule], shape:
 
 def _shortened(reasons: list[str], limit: int = 8) -> list[str]:
     """At most `limit` reasons: one wrong setting can be wrong for every layer."""
-    return reasons if len(reasons) <= limit else [*reasons[:limit], f"and {len(reasons) - limit} more of this kind"]
+    shown = [readable(reason) for reason in reasons[:limit]]
+    return shown if len(reasons) <= limit else [*shown, f"and {len(reasons) - limit} more of this kind"]
