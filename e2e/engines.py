@@ -11,14 +11,16 @@ from lorafleet_contracts.names import LABEL_POOL, EnginePort
 POOL = "smol"
 
 
-def engine_states(fleet: Fleet) -> dict[str, EngineState]:
-    """The state of every replica of the quickstart's pool, by the pod's name."""
+def engine_states(fleet: Fleet, only: str = "") -> dict[str, EngineState]:
+    """The state of every replica of the quickstart's pool, or of one only, by the pod's name."""
     secret = fleet.get("secret", f"{POOL}-tokens")
     assert secret, "the pool has no token Secret"
     token = base64.b64decode(secret["data"]["state"]).decode().split()[0]
     states = {}
     for pod in fleet.list("pods", selector=f"{LABEL_POOL}={POOL}"):
         name = pod["metadata"]["name"]
+        if only not in ("", name):
+            continue
         with forwarded(fleet.kubectl, f"pod/{name}", EnginePort.STATE, DEMO) as address:
             answer = httpx.get(address + STATE_PATH, headers={"authorization": f"Bearer {token}"}, timeout=40)
         states[name] = EngineState.model_validate_json(answer.raise_for_status().content)

@@ -44,8 +44,8 @@ class Fleet:
     kubectl: Kubectl
     helm: Path
 
-    def install(self) -> None:
-        """Install or upgrade the chart and wait until operator and gateway are ready."""
+    def install(self, *settings: str) -> None:
+        """Install or upgrade the chart, with `name=value` settings, and wait until operator and gateway are ready."""
         self.kubectl.run("apply", "--server-side", "--force-conflicts", "-f", str(CHART / "crds"))
         self._helm(
             "upgrade",
@@ -57,6 +57,7 @@ class Fleet:
             "--timeout",
             "5m",
             *image_values(),
+            *(word for setting in settings for word in ("--set", setting)),
         )
 
     def uninstall(self) -> None:

@@ -59,7 +59,8 @@ def _cycles(record: Any) -> str:
         f"{last['adapters_used'] - first['adapters_used']:+d}, disk tier {last['disk_bytes'] - first['disk_bytes']:+d} "
         f"bytes, host tier {last['host_bytes'] - first['host_bytes']:+d} bytes, file handles "
         f"{', '.join(f'{name} {count:+d}' for name, count in files.items())}, private memory "
-        f"{', '.join(f'{name} {size:+.1f} MiB' for name, size in grown.items())}.\n"
+        f"{', '.join(f'{name} {size:+.1f} MiB' for name, size in grown.items())}. Each cycle brings an adapter that"
+        " was never there before; the api keeps the token counts of up to 4,096 of them, and so grows until then.\n"
     )
 
 

@@ -1,0 +1,50 @@
+"""The machine under an engine fails: its disk is full, or the operator cannot reach it. Requests go on."""
+
+import pytest
+
+from e2e.faults.host import full_disk, refusing
+from e2e.faults.stage import Stage, component, fault, stalled
+from e2e.fleet import NAMESPACE, adapter, condition, holds
+from e2e.waiting import wait_until
+
+pytestmark = pytest.mark.long
+
+ENGINE = "python -m lorafleet_engine"
+CACHE = "/var/cache/lorafleet"
+
+
+def test_an_engines_disk_is_full(stage: Stage, robot: str) -> None:
+    """The other replica takes what is new; what is wrong is said; the replica has the adapter once there is room."""
+    with fault(stage, "disk-full", "an engine's disk full while adapters arrive") as watch:
+        watch.broken()
+        with full_disk("smol-shared-0", ENGINE, CACHE, free_bytes=256 << 10):
+            stage.fleet.apply(adapter(robot, minReplicas=2))
+            wait_until(lambda: says(stage, robot, "space"), seconds=60, what="the verdict names the disk")
+            wait_until(lambda: holds(stage.fleet.get("loraadapter", robot), "Available"), seconds=60, what="it serves")
+            watch.wait_for_answers(1)
+        wait_until(lambda: resident(stage, robot) == 2, seconds=90, what="both replicas have it")
+
+
+def test_the_network_between_operator_and_engine_is_cut(stage: Stage, robot: str) -> None:
+    pods = stage.fleet.list("pods", NAMESPACE, component("operator"))
+    operators = [pod["status"]["podIP"] for pod in pods]
+    with fault(stage, "network-cut", "the network between operator and one engine cut") as watch:
+        watch.broken()
+        with refusing("smol-shared-0", ENGINE, operators):
+            wait_until(lambda: holds(stage.fleet.get("lorapool", "smol"), "Degraded"), seconds=60, what="it is said")
+            stage.fleet.apply(adapter(robot))
+            wait_until(lambda: holds(stage.fleet.get("loraadapter", robot), "Ready"), seconds=60, what="robot is Ready")
+            watch.wait_for_answers(1)
+    assert not stalled(stage.fleet, robot)
+
+
+def says(stage: Stage, name: str, word: str) -> bool:
+    found = stage.fleet.get("loraadapter", name)
+    return any(
+        word in condition(found, kind).get("message", "").lower() for kind in ("Ready", "Stalled", "Reconciling")
+    )
+
+
+def resident(stage: Stage, name: str) -> int:
+    found = stage.fleet.get("loraadapter", name) or {}
+    return int(found.get("status", {}).get("replicas", {}).get("resident", 0))
