@@ -91,6 +91,12 @@ class StubEngine:
         self.boot_id, self.versions, self.seq = str(uuid.uuid4()), {}, 0
         self.touch()
 
+    def lose(self, key: str) -> None:
+        """Be without a version that nobody asked to unload."""
+        del self.versions[key]
+        self.touch()
+        self._removed.append((self.seq, key))
+
     def resident(self) -> set[str]:
         """Keys of the versions in memory."""
         return {key for key, each in self.versions.items() if each.phase == VersionPhase.RESIDENT}
@@ -188,10 +194,9 @@ class StubEngine:
         self._admit(request, PortName.ADMIN)
         key = version_key(request.match_info["uid"], request.match_info["digest"])
         self.calls.append(f"unload {key}")
-        if self.versions.pop(key, None) is None:
+        if key not in self.versions:
             return _problem(Problem(title="no such version", status=404, code=ProblemCode.NOT_FOUND))
-        self.touch()
-        self._removed.append((self.seq, key))
+        self.lose(key)
         return _answer(202, "{}")
 
     def _note_jobs(self) -> None:

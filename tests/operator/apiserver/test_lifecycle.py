@@ -150,6 +150,15 @@ async def test_a_restarted_engine_gets_its_adapters_back(team: Team, operator: O
     assert again["status"]["digest"] == found["status"]["digest"]
 
 
+async def test_a_version_that_an_engine_loses_by_itself_comes_back(team: Team, operator: OperatorProcess) -> None:
+    engine, _ = await serving(team)
+    [key] = engine.resident()
+    engine.lose(key)
+    assert engine.resident() == set()
+    await until_resident(engine, key)
+    await team.condition("LoraAdapter", "pirate", "Ready", "True")
+
+
 async def test_verdicts_name_what_is_wrong(api: KubeApi, team: Team, operator: OperatorProcess) -> None:
     engine, _ = await serving(team)
     found = engine.report("http://assets/x")

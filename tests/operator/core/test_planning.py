@@ -550,3 +550,12 @@ def test_verdicts_are_written_before_words_of_progress() -> None:
     fresh = (make_adapter("aaa"), make_adapter("bbb", model="smollm2"))
     plan = plan_pool(replace(ready, adapters=(*fresh, *ready.adapters)), NOW)
     assert [each.name for each in plan.statuses if each.kind == "LoraAdapter"] == ["bbb", "aaa"]
+
+
+def test_a_status_stays_small_however_many_replicas_there_are() -> None:
+    replicas = tuple(make_replica(number) for number in range(50))
+    end, _ = settle(make_snapshot(adapters=(make_adapter("pirate", minReplicas=20),), replicas=replicas))
+    status = end.adapters[0].status
+    assert status.replicas is not None
+    assert (status.replicas.resident, status.replicas.desired) == (20, 20)
+    assert len(status.placements) == 8
