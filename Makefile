@@ -17,7 +17,7 @@ export OMP_NUM_THREADS ?= 1
 
 include $(wildcard e2e/*/*.mk gateway/*.mk)
 
-.PHONY: help setup check fmt unit coverage height test crds clean gpu-smoke test-gpu
+.PHONY: help setup check fmt unit coverage height test crds openapi clean gpu-smoke test-gpu
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ test: setup check unit coverage height e2e ## Everything: checks, unit tests, re
 
 crds: $(STAMP) ## Write crds/ and the chart's copy from the models
 	$(BIN)/python crds/generate.py
+
+openapi: $(STAMP) ## Write docs/openapi.json, the tenant API, from the engine's models
+	$(BIN)/python -m lorafleet_engine.server.openapi > docs/openapi.json
 
 gpu-smoke: ## Time and check one decode step of a 7B model on a CUDA device; prints one line of JSON
 	@PYTHONPATH=contracts:engine python3 -m lorafleet_engine.bench.smoke
