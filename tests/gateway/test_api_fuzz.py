@@ -126,7 +126,12 @@ def running_in_thread(context: Any) -> Iterator[Stack]:
 def fuzz(case: schemathesis.Case, fleet: Fleet) -> None:
     """Send one case, and hold the answer against the document."""
     headers = {"authorization": f"Bearer {make_key('acme', 't')}"}
-    case.call_and_validate(base_url=fleet.url, headers=headers, timeout=30, checks=CHECKS)
+    response = case.call_and_validate(base_url=fleet.url, headers=headers, timeout=30, checks=CHECKS)
+    if response.headers.get("content-type", [""])[0].startswith("text/event-stream"):
+        *events, last, rest = response.text.split("\n\n")
+        assert (last, rest) == ("data: [DONE]", "")
+        for event in events:
+            assert json.loads(event.removeprefix("data: "))["object"] in ("chat.completion.chunk", "text_completion")
 
 
 def rests(fleet: Fleet) -> bool:

@@ -51,7 +51,7 @@ def build_openapi() -> Document:
 
 
 def _generation(name: str, request: str, answer: str) -> Document:
-    content = {"application/json": _schema(answer), "text/event-stream": {"schema": {"type": "string"}}}
+    content = {"application/json": _schema(answer), "text/event-stream": {}}
     return {
         "operationId": name,
         "requestBody": {"required": True, "content": {"application/json": _schema(request)}},
