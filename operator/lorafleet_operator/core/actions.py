@@ -78,8 +78,8 @@ class Warn:
 class Plan:
     """What to do now, and in how many seconds to look again even if nothing happens (None: no need).
 
-    `statuses` are sorted by urgency; with each plan they are all that should be written and is not yet. `surplus` are
-    the versions that nobody needs any more.
+    `statuses` are sorted by urgency; they are what should be written and is not yet, or the most urgent part of it.
+    `surplus` are the versions that nobody needs any more.
     """
 
     actions: tuple[Action, ...] = ()

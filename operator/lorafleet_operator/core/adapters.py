@@ -60,15 +60,34 @@ class _Record:
     verified_generation: int | None
 
 
-def judge_adapter(case: Case, seen: Observed, now: float) -> LoraAdapterStatus | None:
-    """The status to write, or None when the one that stands says the same or nothing newsworthy has happened."""
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is newly to be said of an adapter. `compose` makes the status: the costly half, done for what is written."""
+
+    case: Case
+    _seen: Observed
+    _outcome: _Outcome
+    _record: _Record
+    _drafts: list[Draft]
+
+    @property
+    def progress(self) -> bool:
+        """Whether it is but a word of progress, which a verdict may make needless meanwhile."""
+        return self._outcome.ready is None
+
+    def compose(self, now: float) -> LoraAdapterStatus:
+        """The status to write at epoch second `now`."""
+        adapter = self.case.adapter
+        conditions = settle(self._drafts, adapter.status.conditions, adapter.meta.generation, now)
+        return _compose(self.case, self._seen, self._outcome, self._record, conditions)
+
+
+def judge_adapter(case: Case, seen: Observed) -> Verdict | None:
+    """The verdict to write, or None when the one that stands says the same or nothing newsworthy has happened."""
     outcome = _decide(case, seen)
     drafts = _drafts(outcome, case, seen)
     record = _record(case, outcome)
-    old, generation = case.adapter.status, case.adapter.meta.generation
-    if not _is_news(case, outcome, drafts, record):
-        return None
-    return _compose(case, seen, outcome, record, settle(drafts, old.conditions, generation, now))
+    return Verdict(case, seen, outcome, record, drafts) if _is_news(case, outcome, drafts, record) else None
 
 
 def news_of_warnings(adapter: Adapter, status: LoraAdapterStatus) -> str | None:
@@ -83,7 +102,8 @@ def news_of_warnings(adapter: Adapter, status: LoraAdapterStatus) -> str | None:
 def judge_orphan_adapter(adapter: Adapter, now: float) -> LoraAdapterStatus | None:
     """The verdict on an adapter whose pool does not exist, or None when it stands already."""
     case = Case(adapter, refuse_missing_pool(adapter.pool), Verification())
-    return judge_adapter(case, Observed(None, frozenset(), serving=False, failing={}, usable=0), now)
+    verdict = judge_adapter(case, Observed(None, frozenset(), serving=False, failing={}, usable=0))
+    return verdict.compose(now) if verdict else None
 
 
 def _decide(case: Case, seen: Observed) -> _Outcome:

@@ -3,23 +3,25 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from lorafleet_contracts.conditions import ConditionType, Reason
+from lorafleet_contracts.conditions import Reason
 from lorafleet_contracts.names import version_key
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolSpec
 from lorafleet_operator.core.actions import Apply, Inspect, Plan, StatusWrite, Warn
 from lorafleet_operator.core.adapters import Observed, judge_adapter, judge_orphan_adapter, news_of_warnings
 from lorafleet_operator.core.assessment import Case, assess
-from lorafleet_operator.core.conditions import is_true
 from lorafleet_operator.core.manifests.engine import build_stateful_set
 from lorafleet_operator.core.manifests.identity import fingerprint
 from lorafleet_operator.core.manifests.service import build_service
 from lorafleet_operator.core.manifests.tokens import build_tokens
 from lorafleet_operator.core.pools import judge_pool, refuse_pool
 from lorafleet_operator.core.residency import Layout, lay_out
-from lorafleet_operator.core.snapshot import OrphanSnapshot, PoolSnapshot, Replica
+from lorafleet_operator.core.snapshot import Meta, OrphanSnapshot, PoolSnapshot, Replica
 from lorafleet_operator.core.tenants import index_adapters, judge_orphan_tenant, judge_tenant, next_expiry
 from lorafleet_operator.core.view import View, look
+
+ADAPTER_WRITES = 500
+"""Statuses of adapters in one plan: a few seconds' worth. The rest comes with the next plans, if it still is true."""
 
 
 def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
@@ -41,12 +43,12 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
     layout = lay_out(cases, view)
     inspections, inspect_due = _inspections(cases, view)
     adapter_writes = _adapter_writes(cases, snapshot, layout, view)
-    writes += adapter_writes
     writes += _tenant_writes(snapshot, pool.spec, now)
+    writes += adapter_writes
     moments = [each for each in (layout.due, inspect_due, next_expiry(snapshot.tenants, now)) if each is not None]
     return Plan(
         actions=(*([] if refusal else _applies(snapshot, pool.spec)), *inspections, *layout.actions),
-        statuses=tuple(sorted(writes, key=_urgency)),
+        statuses=tuple(writes),
         warnings=_warnings(cases, adapter_writes),
         surplus=layout.surplus,
         again_in=max(min(moments) - now, 0.0) if moments else None,
@@ -59,7 +61,7 @@ def plan_orphans(snapshot: OrphanSnapshot, now: float) -> Plan:
     for adapter in snapshot.adapters:
         meta, status = adapter.meta, judge_orphan_adapter(adapter, now)
         if status and not meta.deleting:
-            writes.append(StatusWrite("LoraAdapter", meta.namespace, meta.name, meta.uid, status))
+            writes.append(_write(meta, status))
     for tenant in snapshot.tenants:
         meta, verdict = tenant.meta, judge_orphan_tenant(tenant, now)
         if verdict and not meta.deleting:
@@ -113,20 +115,16 @@ def _bytes_used(replica: Replica) -> int:
 
 
 def _adapter_writes(cases: Sequence[Case], snapshot: PoolSnapshot, layout: Layout, view: View) -> list[StatusWrite]:
+    """Verdicts before words of progress, which those may make needless; no more than can be written soon."""
     spec = snapshot.pool.spec
     quantised = spec is not None and spec.engine.quantization != "None"
-    writes = []
-    for case in cases:
-        meta = case.adapter.meta
-        status = judge_adapter(case, _observe(case, layout, view, quantised), view.now)
-        if status:
-            writes.append(StatusWrite("LoraAdapter", meta.namespace, meta.name, meta.uid, status))
-    return writes
+    judged = (judge_adapter(case, _observe(case, layout, view, quantised)) for case in cases)
+    verdicts = sorted((each for each in judged if each is not None), key=lambda each: each.progress)
+    return [_write(each.case.adapter.meta, each.compose(view.now)) for each in verdicts[:ADAPTER_WRITES]]
 
 
-def _urgency(write: StatusWrite) -> bool:
-    """Verdicts before words of progress, which a verdict may make needless meanwhile."""
-    return isinstance(write.status, LoraAdapterStatus) and is_true(write.status.conditions, ConditionType.RECONCILING)
+def _write(meta: Meta, status: LoraAdapterStatus) -> StatusWrite:
+    return StatusWrite("LoraAdapter", meta.namespace, meta.name, meta.uid, status)
 
 
 def _warnings(cases: Sequence[Case], writes: Sequence[StatusWrite]) -> tuple[Warn, ...]:

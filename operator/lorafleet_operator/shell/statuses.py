@@ -7,6 +7,7 @@ that of several verdicts in a row only the last is written.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 from lorafleet_kube.errors import ApiError, KubeError
@@ -20,6 +21,11 @@ log = logging.getLogger(__name__)
 
 WRITERS = 8
 MOVED = frozenset({404, 409})
+UNWANTED = frozenset({400, 403, 413, 422, 500})
+"""Answers to the content of one status (500: the API server can't apply it); other statuses may well be taken."""
+REFUSED_SECONDS = 60.0
+SUSPICIOUS = 5
+"""From so many refusals in a row on, it is the API server that has a problem and not these objects."""
 
 
 class StatusDesk:
@@ -63,6 +69,8 @@ class StatusQueue:
         self._busy: set[tuple[str, str]] = set()
         self._writers: set[asyncio.Task[None]] = set()
         self._error: KubeError | OperatorError | None = None
+        self._refused: dict[tuple[str, str], float] = {}
+        self._refusals = 0
 
     def start_plan(self) -> None:
         """Call it when the picture for the next plan is taken: what is written from now on, that plan does not know."""
@@ -76,10 +84,13 @@ class StatusQueue:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+        now = time.monotonic()
+        self._refused = {key: until for key, until in self._refused.items() if until > now}
+        skipped = self._touched | self._refused.keys()
         news = {(each.about.kind, each.about.uid): each for each in warnings}
         keys = ((each.kind, each.uid) for each in statuses)
         self._waiting = {
-            key: (each, news.get(key)) for key, each in zip(keys, statuses, strict=True) if key not in self._touched
+            key: (each, news.get(key)) for key, each in zip(keys, statuses, strict=True) if key not in skipped
         }
         for _ in range(min(len(self._waiting), WRITERS - len(self._writers))):
             writer = asyncio.create_task(self._write())
@@ -101,11 +112,21 @@ class StatusQueue:
             self._touched.add(key)
             try:
                 await self._desk.write(write, warning)
+                self._refusals = 0
             except (KubeError, OperatorError) as error:
-                self._error = self._error or error
-                self._waiting.clear()
+                self._take(error, write)
             finally:
                 self._busy.discard(key)
+
+    def _take(self, error: KubeError | OperatorError, write: StatusWrite) -> None:
+        """One refused status is put aside for a while; any other error ends the round."""
+        self._refusals += 1
+        if isinstance(error, ApiError) and error.code in UNWANTED and self._refusals < SUSPICIOUS:
+            log.error("the status of %s %s/%s is refused: %s", write.kind, write.namespace, write.name, error)
+            self._refused[write.kind, write.uid] = time.monotonic() + REFUSED_SECONDS
+            return
+        self._error = self._error or error
+        self._waiting.clear()
 
     def _ended(self, writer: "asyncio.Task[None]") -> None:
         self._writers.discard(writer)

@@ -39,6 +39,8 @@ class SlowServer:
         self.gate = asyncio.Event()
         self.written: list[tuple[str, int]] = []
         self.answer = 200
+        self.poison = ""
+        self.tries = 0
         self.revision = 10
 
     async def watch(self, request: web.Request) -> web.StreamResponse:
@@ -59,6 +61,9 @@ class SlowServer:
         if self.answer != 200:
             return web.json_response({"code": self.answer, "reason": "No", "message": "no"}, status=self.answer)
         name = request.match_info["name"]
+        self.tries += name == self.poison
+        if name == self.poison:
+            return web.json_response({"code": 422, "reason": "Invalid", "message": "no"}, status=422)
         self.written.append((name, body["status"]["rank"]))
         self.revision += 1
         return web.json_response(self.item(name, self.revision) | {"status": body["status"]})
@@ -174,6 +179,20 @@ async def test_the_first_error_is_told_with_the_next_plan_and_nothing_is_written
         queue.want([status("a1", 1)])
         await until(done)
         assert server.written == [("a1", 1)]
+
+
+async def test_one_status_that_is_refused_holds_up_no_other(server: SlowServer) -> None:
+    done = asyncio.Event()
+    server.poison = "a3"
+    server.gate.set()
+    async with serving(server) as (desk, _):
+        queue = StatusQueue(desk, done.set)
+        for _ in range(3):
+            queue.start_plan()
+            queue.want([status(f"a{number}", 1) for number in range(20)])
+            await until(done)
+        assert len({name for name, _ in server.written}) == 19
+        assert server.tries == 1, "tried again after a while only"
 
 
 async def test_without_the_lease_nothing_more_is_written(server: SlowServer) -> None:
