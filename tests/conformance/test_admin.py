@@ -92,6 +92,20 @@ def test_unload_while_decoding_drains(client: Client, spare: LoadedAdapter) -> N
     until(lambda: client.state()["memory"]["adaptersUsed"], lambda now: now == used - spare.bytes, 5)
 
 
+def test_unload_waits_for_every_choice_of_a_request(client: Client, spare: LoadedAdapter) -> None:
+    """References are counted by sequence: the first choice that ends frees nothing, the last one everything."""
+    used = client.state()["memory"]["adaptersUsed"]
+    body = client.long_body(60) | {"n": 4, "ignore_eos": False, "stop": ["ee", "in"]}
+    with client.streaming("/v1/completions", spare.key, body) as events:
+        first = next(events)
+        assert client.admin("DELETE", f"/adapters/{spare.uid}/versions/{spare.digest}").status_code == 202
+        ended = [each["choices"][0]["index"] for each in (first, *events) if each["choices"][0]["finish_reason"]]
+
+    assert sorted(ended) == [0, 1, 2, 3]
+    assert client.delete(spare.uid, spare.digest).status_code == 204
+    until(lambda: client.state()["memory"]["adaptersUsed"], lambda now: now == used - spare.bytes, 5)
+
+
 def test_an_update_loads_beside_the_old_version(client: Client, sources: list[str]) -> None:
     old, new = client.bring("moved", sources[0]), client.bring("moved", sources[1])
     assert {old.key, new.key} <= client.resident_keys()

@@ -25,8 +25,8 @@ from lorafleet_engine.loader.messages import AdapterFacts, LoaderConfig
 from lorafleet_engine.messages import BlobRef
 from lorafleet_engine.model.config import read_config
 
-LAYOUT = 1
-"""To be raised whenever adapters/pack.py writes other bytes for the same adapter."""
+LAYOUT = 2
+"""To be raised whenever adapters/ writes other bytes for the same adapter, or judges it otherwise."""
 CHUNK_BYTES = 8 << 20
 BLOCK_WORDS = 8192
 BLOB, ENTRY = "blob", "entry.json"

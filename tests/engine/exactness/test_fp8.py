@@ -1,10 +1,12 @@
 """A base rounded to 8 bits: its memory is what the plan counts, and its answers are near the unrounded base's."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from lorafleet_contracts.capacity import weight_bytes
 from lorafleet_engine.errors import UnsupportedModelError
@@ -45,6 +47,28 @@ def test_near_the_unrounded_base(tiny: Callable[[str], TinyModel], tmp_path: Pat
         assert len(both) > 60
         differences = [abs(found["none"][token] - found["fp8"][token]) for token in both]
         assert 1e-4 < max(differences) < 1.5
+
+
+def test_adapters_are_computed_with_unrounded_inputs(tiny: Callable[[str], TinyModel], tmp_path: Path) -> None:
+    """Where the base's projections are zero, all that comes out of them is the adapter's: rounded or not, the same."""
+    model = tiny("llama")
+    hollow = TinyModel(tmp_path / "hollow", model.adapters)
+    shutil.copytree(model.directory, hollow.directory)
+    tensors = load_file(hollow.directory / "model.safetensors")
+    save_file(
+        {name: torch.zeros_like(tensor) if "_proj" in name else tensor for name, tensor in tensors.items()},
+        hollow.directory / "model.safetensors",
+        {"format": "pt"},
+    )
+    sampling, found = SamplingParams(4, temperature=0, logprobs=20), {}
+    for form in ("none", "fp8"):
+        driver = start(hollow, tmp_path / form, form)
+        assert isinstance(driver.load("a", model.adapters["all-r8"]), AdapterLoaded)
+        for adapter in ("a", None):
+            answer = driver.run([Generate("r", adapter, (5, 9, 200), sampling)])["r"]
+            found[form, adapter] = [token.logprob for news in answer.news for token in news.tokens]
+    assert found["fp8", "a"] == pytest.approx(found["none", "a"], abs=1e-5)
+    assert found["none", "a"] != pytest.approx(found["none", None], abs=1e-2)
 
 
 def test_planned_weights(tiny: Callable[[str], TinyModel], tmp_path: Path) -> None:

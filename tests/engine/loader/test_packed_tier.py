@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from lorafleet_engine.loader.disk_cache import DiskCache
 from lorafleet_engine.loader.host_cache import HostCache, HostEntry
 from lorafleet_engine.loader.jobs import Jobs
 from lorafleet_engine.loader.messages import AdapterFacts, LoaderConfig, PackAdapter
-from lorafleet_engine.loader.packed_tier import BLOB, ENTRY, Checksum, PackedTier
+from lorafleet_engine.loader.packed_tier import BLOB, ENTRY, Checksum, PackedTier, fingerprint_of
 from lorafleet_engine.messages import BlobRef
 from tests.engine.support.tiny import TinyModel
 
@@ -91,6 +92,21 @@ def test_a_full_host_tier_is_no_damage(tier: PackedTier) -> None:
         tier.restore(DIGEST)
     tier.host.abandon("other")
     assert tier.restore(DIGEST) is not None
+
+
+def test_bytes_packed_for_something_else_are_never_taken(tiny: Callable[[str], TinyModel], tmp_path: Path) -> None:
+    base = tiny("llama").directory
+    config = LoaderConfig("host", 1, "disk", 1, "volumes", "float32", ("tiny",), PROJECTIONS, str(base))
+    others = [
+        replace(config, dtype="bfloat16"),
+        replace(config, tensor_parallel=2),
+        replace(config, target_modules=PROJECTIONS[:4]),
+        replace(config, base_names=("tiny", "other")),
+    ]
+    prints = [fingerprint_of(each, base) for each in (config, *others)]
+    prints.append(fingerprint_of(config, tiny("qwen2").directory))
+    assert len(set(prints)) == len(prints)
+    assert fingerprint_of(replace(config, host_dir="elsewhere", disk_bytes=2), base) == prints[0]
 
 
 def test_a_second_loader_reads_instead_of_packing(tiny: Callable[[str], TinyModel], tmp_path: Path) -> None:
