@@ -4,6 +4,7 @@ Nothing survives the loss of the Lease: the process exits non-zero at once and i
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -71,6 +72,7 @@ def main() -> int:
         return UNUSABLE
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # a line an event otherwise
+    gc.freeze()  # what the imports have made stays: no collection need walk it
     return asyncio.run(run_operator(settings))
 
 

@@ -19,7 +19,7 @@ from lorafleet_operator.shell.watches import Watches
 
 log = logging.getLogger(__name__)
 
-WRITERS = 8
+WRITERS = 16
 MOVED = frozenset({404, 409})
 UNWANTED = frozenset({400, 403, 413, 422, 500})
 """Answers to the content of one status (500: the API server can't apply it); other statuses may well be taken."""

@@ -133,7 +133,7 @@ async def test_what_was_not_written_is_replaced_and_what_is_being_written_is_not
         queue.start_plan()
         queue.want([status(f"a{number}", 1) for number in range(40)])
         await asyncio.sleep(0.2)
-        queue.start_plan()  # eight are on their way now; the next plan knows nothing of their outcome
+        queue.start_plan()  # some are on their way now; the next plan knows nothing of their outcome
         queue.want([status(f"a{number}", 2) for number in range(40)])
         server.gate.set()
         await until(done)
