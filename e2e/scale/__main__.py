@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,12 +19,14 @@ from e2e.cluster.paths import find_cache
 from e2e.scale.fleet import Watcher, create, name_of, start_engines, stock, traffic, wait_until
 from lorafleet_kube.access import load_access
 from lorafleet_kube.api import KubeApi, connect
+from lorafleet_kube.paths import NAMESPACES
 from tests.support.operator_process import OperatorProcess, Usage
 from tests.support.stub_engine import StubEngine
-from tests.support.team import Team, install_crds, make_team
+from tests.support.team import Team, install_crds
 
 SETTLE_SECONDS = 10.0
 CHURN_PERCENT = 1
+SYSTEM, SERVING = "lorafleet-system", "serving"
 KILL_BAR_SECONDS = 300.0
 
 
@@ -132,8 +134,11 @@ async def _measure(server: ApiServer, options: Options) -> dict[str, object]:
 
 @asynccontextmanager
 async def _fleet(server: ApiServer, api: KubeApi, options: Options) -> AsyncIterator[Run]:
-    async with make_team(api) as system, make_team(api) as team:
-        operator = OperatorProcess(server.kubeconfig, system.namespace, LORAFLEET_LOG_LEVEL="WARNING")
+    async with AsyncExitStack() as stack:  # ends the engines; the objects go with the API server
+        for namespace in (SYSTEM, SERVING):
+            await api.request("POST", NAMESPACES.path(), body={"metadata": {"name": namespace}})
+        team = Team(api, SERVING, stack)
+        operator = OperatorProcess(server.kubeconfig, SYSTEM, LORAFLEET_LOG_LEVEL="WARNING")
         operator.start()
         try:
             await team.pool(replicas={"min": options.engines})
@@ -142,9 +147,7 @@ async def _fleet(server: ApiServer, api: KubeApi, options: Options) -> AsyncIter
             stock(engines, options.adapters * 2)
             await team.condition("LoraPool", "smol", "Ready", "True")
             watcher = Watcher()
-            watching = [
-                asyncio.create_task(each.run()) for each in watcher.reflectors(api, team.namespace, system.namespace)
-            ]
+            watching = [asyncio.create_task(each.run()) for each in watcher.reflectors(api, SERVING, SYSTEM)]
             run = Run(options, team, operator, engines, watcher)
             watching.append(asyncio.create_task(run.supervise()))
             yield run
