@@ -28,8 +28,6 @@ GRAPH_LAYER_BYTES = 280_000
 DRAWN_ROWS = 64
 """Rows that runner/sampler.py draws at a time, and what that takes a logit at most (49 measured where it is sorted)."""
 DRAWN_BYTES = 52
-LIBRARY_BYTES = 320_000_000
-"""Workspaces of cuBLAS, kernels' code, and what the allocator cannot use of what it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,8 @@ def activation_bytes(shape: ModelShape, limits: StepLimits, max_model_len: int, 
 def cuda_bytes(shape: ModelShape, limits: StepLimits, max_model_len: int, dtype_bytes: int) -> int:
     """The same on CUDA, where nothing is gathered: the tokens of a step that runs as it is and, apart from those, of
     the widest graph; what attention's splits and adapters' hidden values leave in between; the graphs themselves; a
-    step's numbers and the table of angles; logits, and what is drawn from them at a time; what libraries take."""
+    step's numbers and the table of angles; logits, and what is drawn from them at a time. What libraries take for
+    themselves (cuBLAS's workspaces, kernels' code) is beside `usable`, as the CUDA context is."""
     graphs = 2 * (limits.sequences // GRAPH_EVERY + GRAPH_EVERY // 2)
     held = graphs * shape.layers * GRAPH_LAYER_BYTES
     tokens = (limits.tokens + 2 * limits.sequences) * _token_bytes(shape, dtype_bytes)
@@ -108,7 +107,7 @@ def cuda_bytes(shape: ModelShape, limits: StepLimits, max_model_len: int, dtype_
     numbers += max_model_len * shape.head_dim * FLOAT_BYTES
     drawn = min(limits.sequences, DRAWN_ROWS) * shape.vocab * DRAWN_BYTES
     logits = limits.sequences * shape.vocab * dtype_bytes
-    return held + tokens + splits + adapters + numbers + drawn + logits + LIBRARY_BYTES
+    return held + tokens + splits + adapters + numbers + drawn + logits
 
 
 def _token_bytes(shape: ModelShape, dtype_bytes: int) -> int:
