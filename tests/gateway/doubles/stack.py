@@ -281,6 +281,7 @@ def _write_environment(folder: Path, api_server: str) -> dict[str, str]:
         "LORAFLEET_ENVOY_ADMIN_PORT": str(admin),
         "LORAFLEET_MAX_BODY_BYTES": str(MAX_BODY),
         "LORAFLEET_REQUEST_SECONDS": str(REQUEST_SECONDS),
+        "LORAFLEET_ENVOY_MEMORY_BYTES": str(512 << 20),
         "LORAFLEET_COLD_SECONDS": str(COLD_SECONDS),
     }
 
