@@ -50,8 +50,8 @@ class Pace:
 class StubEngine:
     """One engine at one address. Change `findings` (by URI) and `refusals` (by URI) to steer it.
 
-    `fault`: "hang" never answers, "garbage" answers nonsense, "cut" ends connections; empty: none. `polls` counts
-    questions for the state, `busiest` is the most inspections and loads that were under way at once.
+    `fault`: "hang" never answers, "garbage" answers nonsense, "flood" without an end, "cut" ends connections; empty:
+    none. `polls` counts questions for the state, `busiest` is the most inspections and loads under way at once.
     """
 
     ip: str
@@ -264,6 +264,12 @@ def _misbehave(engine: StubEngine) -> Middleware:
             request.transport.abort()
         if engine.fault == "garbage":
             return web.Response(body=b"\xff\xfe<html>it works</html>")
+        if engine.fault == "flood":
+            endless = web.StreamResponse()
+            await endless.prepare(request)
+            while engine.fault == "flood":
+                await endless.write(b" " * (1 << 20))
+            return endless
         return await handler(request)
 
     return misbehave

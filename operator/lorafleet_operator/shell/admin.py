@@ -18,7 +18,7 @@ from lorafleet_contracts.admin import (
 )
 from lorafleet_contracts.names import EnginePort
 from lorafleet_operator.errors import EngineRefusedError, EngineUnreachableError
-from lorafleet_operator.shell.engines import engine_url
+from lorafleet_operator.shell.engines import engine_url, read_bounded
 from lorafleet_operator.shell.lease import Lease
 
 ACCEPTED = 202
@@ -97,7 +97,7 @@ class EngineAdmin:
                 timeout=limits,
                 allow_redirects=False,
             ) as response:
-                answer = await response.read()
+                answer = await read_bounded(response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise EngineUnreachableError(f"{address.ip}: {error!r}") from error
         if response.status >= 300:

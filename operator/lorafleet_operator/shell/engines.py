@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import aiohttp
-from pydantic import ValidationError
 
 from lorafleet_contracts.admin import STATE_PATH, EngineState, PortName
 from lorafleet_contracts.names import EnginePort
@@ -28,7 +27,8 @@ FIRST_DELAY_SECONDS = 0.25
 MAX_DELAY_SECONDS = 2.0
 STALE_SECONDS = 10.0
 """How long the last known state of an engine that no longer answers is still believed."""
-UNAUTHORIZED = 401
+MOST_BYTES = 32 << 20
+"""Far above any state; an engine gone mad must not fill the operator's memory."""
 
 TokensOf = Callable[[PoolKey], PoolTokens | None]
 
@@ -92,7 +92,7 @@ class EngineLinks:
         while True:
             try:
                 state = await self._ask(pod)
-            except (aiohttp.ClientError, TimeoutError, OSError, ValidationError) as error:
+            except (aiohttp.ClientError, TimeoutError, OSError, ValueError, LookupError) as error:
                 log.debug("state of %s: %r", pod.name, error)
                 self._fail(pod)
                 await asyncio.sleep(delay)
@@ -117,7 +117,7 @@ class EngineLinks:
         ) as response:
             if response.status != 200:
                 raise aiohttp.ClientError(f"status {response.status}")
-            return EngineState.model_validate_json(await response.read())
+            return EngineState.model_validate_json(await read_bounded(response))
 
     def _take(self, pod: PodRecord, news: EngineState) -> bool:
         """Merge news; returns whether they concern plans."""
@@ -144,6 +144,16 @@ def engine_url(ip: str, port: EnginePort, path: str) -> str:
     """URL of one of an engine's ports."""
     host = f"[{ip}]" if ":" in ip else ip
     return f"http://{host}:{int(port)}{path}"
+
+
+async def read_bounded(response: aiohttp.ClientResponse) -> bytes:
+    """An engine's answer. Raises aiohttp.ClientPayloadError when it does not end within a sensible size."""
+    answer = bytearray()
+    async for chunk in response.content.iter_any():
+        answer += chunk
+        if len(answer) > MOST_BYTES:
+            raise aiohttp.ClientPayloadError(f"more than {MOST_BYTES} bytes")
+    return bytes(answer)
 
 
 def merge(known: EngineState, news: EngineState) -> EngineState:

@@ -234,7 +234,7 @@ async def test_a_kill_in_the_middle_leaves_nothing_half_done(team: Team, operato
     assert all(before <= engine.resident() for before, engine in zip(held, engines, strict=True)), "nothing moved"
 
 
-@pytest.mark.parametrize("fault", ["hang", "garbage", "cut"])
+@pytest.mark.parametrize("fault", ["hang", "garbage", "flood", "cut"])
 async def test_an_engine_that_is_mute_or_mad_holds_up_nobody_else(
     team: Team, operator: OperatorProcess, fault: str
 ) -> None:

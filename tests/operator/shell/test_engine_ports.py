@@ -105,6 +105,25 @@ async def test_an_engine_that_refuses_our_token_has_no_state(
     await links.close()
 
 
+@pytest.mark.parametrize("fault", ["garbage", "cut", "flood"])
+async def test_an_engine_gone_mad_has_no_state_and_is_followed_on(
+    session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease, fault: str
+) -> None:
+    links = EngineLinks(session, lambda _: TOKENS, lambda _: None)
+    engine.fault = fault
+    links.follow(pod_at(engine.ip))
+    await until(lambda: links.tried("pod-uid"))
+    assert links.state("pod-uid") is None
+    calls = PoolCalls(EngineAdmin(session, lease), lambda: None)
+    key = InspectionKey("u1", 1)
+    calls.start(Inspect(key, "smol-shared-0", "http://assets/a", None), AdminAddress(engine.ip, "admin-token"))
+    await until(lambda: calls.memory().inspections[key].problem is not None)
+    engine.fault = ""
+    await until(lambda: links.state("pod-uid") is not None)
+    await links.close()
+    await calls.close()
+
+
 def test_deltas_change_and_remove_versions() -> None:
     one, two = make_version("u1", digest_of("1")), make_version("u2", digest_of("2"))
     known = make_state(one, two)
