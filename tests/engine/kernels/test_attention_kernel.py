@@ -255,6 +255,6 @@ def test_spread_small() -> None:
 
     for sequences in (1, 16, 64, 256):
         spread = spread_of(sequences)
-        assert 50 <= spread.more <= max(sequences, 63)
+        assert 32 <= spread.more <= max(sequences, 50)
         if sequences >= 64:
             assert sequences * 4096 // spread.more >= 4096

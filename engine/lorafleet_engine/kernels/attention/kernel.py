@@ -14,7 +14,7 @@ LISTERS = 8
 """Programs that write a list."""
 FEW = 8
 """Sequences below which a context is cut finely, because nothing else fills the device."""
-MANY = 128
+MANY = 64
 """Sequences from which on smaller programs are faster, because more of them share a multiprocessor."""
 LEAST_LINES = 16
 """What a matrix product sums over at least."""
@@ -28,7 +28,9 @@ def decode_tile(dtype: torch.dtype, sequences: int) -> DecodeTile:
     """The tile for so many single tokens; see docs/benchmarks for the figures."""
     if dtype == torch.float32:
         return DecodeTile(32, 4, 2, 8)
-    return DecodeTile(64, 4, 3, 8) if sequences < MANY else DecodeTile(32, 2, 4, 8)
+    if sequences >= MANY:
+        return DecodeTile(32, 2, 4, 8)
+    return DecodeTile(64, 4, 3, 4 if sequences < FEW else 8)
 
 
 def prefill_tile(dtype: torch.dtype) -> PrefillTile:
@@ -38,7 +40,7 @@ def prefill_tile(dtype: torch.dtype) -> PrefillTile:
 def spread_of(sequences: int) -> Spread:
     """How many splits so many single tokens get, whatever their contexts: where sequences alone fill the device, only
     those far above the mean are cut."""
-    return Spread(63, 64) if sequences < FEW else Spread(max(sequences // 2, 50), 256)
+    return Spread(32, 64) if sequences < FEW else Spread(max(sequences // 2, 50), 256)
 
 
 def list_work(contexts: StepContexts, dtype: torch.dtype) -> ListedWork:
