@@ -7,7 +7,7 @@ from e2e.cluster import network
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.machine import hold_machine, require_root
 from e2e.cluster.paths import MACHINE_LOCK, Cache, foreign_kubeconfig
-from e2e.cluster.places import PLACES, Place
+from e2e.cluster.places import PLACES, SECOND, Place
 from e2e.cluster.processes import ProcessTable
 from e2e.cluster.worker import Worker
 
@@ -15,10 +15,13 @@ from e2e.cluster.worker import Worker
 def lose_node(cache: Cache, name: str) -> None:
     """End a node as a power cut does: its pods and programs are killed, and nobody tells the API server.
 
-    The control plane, which runs beside the first node, stays.
+    Of the second node nothing answers any more, not even with a refusal. The control plane, which runs beside the first
+    node, stays, and so does that node's network.
     """
     place = _check(cache, name)
     with hold_machine(MACHINE_LOCK):
+        if place == SECOND:
+            network.cut_node_link()
         Worker(cache, place).stop()
 
 
@@ -29,6 +32,8 @@ def return_node(cache: Cache, name: str) -> None:
         worker = Worker(cache, place)
         if ProcessTable(cache.state).alive(place.process("kubelet")):
             raise ClusterError(f"node {name} runs")
+        if place == SECOND:
+            network.mend_node_link()
         worker.start()
         worker.await_ready()
 

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lorafleet_operator.core.snapshot import EngineDefaults
+from lorafleet_operator.core.snapshot import EngineDefaults, Neighbours
 from lorafleet_operator.errors import SettingsError
 
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
@@ -29,17 +29,24 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     pull_policy = environment.get("LORAFLEET_ENGINE_PULL_POLICY") or "IfNotPresent"
     if pull_policy not in PULL_POLICIES:
         raise SettingsError(f"LORAFLEET_ENGINE_PULL_POLICY must be one of {', '.join(PULL_POLICIES)}")
-    namespaces = environment.get("LORAFLEET_WATCH_NAMESPACES", "")
+    namespace, instance = _required(environment, "LORAFLEET_NAMESPACE"), environment.get("LORAFLEET_POLICY_INSTANCE")
+    monitoring = _names(environment, "LORAFLEET_MONITORING_NAMESPACES")
+    neighbours = Neighbours(namespace, instance, monitoring) if instance else None
     return Settings(
-        namespace=_required(environment, "LORAFLEET_NAMESPACE"),
+        namespace=namespace,
         pod_name=environment.get("LORAFLEET_POD_NAME") or socket.gethostname(),
-        engine=EngineDefaults(_required(environment, "LORAFLEET_ENGINE_IMAGE"), pull_policy),
+        engine=EngineDefaults(_required(environment, "LORAFLEET_ENGINE_IMAGE"), pull_policy, neighbours),
         deployment=environment.get("LORAFLEET_DEPLOYMENT") or None,
-        watch_namespaces=tuple(sorted({each.strip() for each in namespaces.split(",") if each.strip()})),
+        watch_namespaces=_names(environment, "LORAFLEET_WATCH_NAMESPACES"),
         lease_name=environment.get("LORAFLEET_LEASE_NAME") or "lorafleet-operator",
         health_port=_port(environment.get("LORAFLEET_HEALTH_PORT") or "8080"),
         log_level=(environment.get("LORAFLEET_LOG_LEVEL") or "INFO").upper(),
     )
+
+
+def _names(environment: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """A comma list, sorted."""
+    return tuple(sorted({each.strip() for each in environment.get(name, "").split(",") if each.strip()}))
 
 
 def _required(environment: Mapping[str, str], name: str) -> str:

@@ -7,7 +7,10 @@ import pytest
 import yaml
 
 from e2e.cluster.paths import REPOSITORY
+from lorafleet_operator.core.manifests.policy import build_network_policy
+from lorafleet_operator.core.snapshot import Neighbours
 from tests.chart.conftest import CHART, Render, helm
+from tests.support.fleet import make_meta
 
 pytestmark = pytest.mark.apiserver
 
@@ -35,6 +38,8 @@ def test_lint_finds_nothing() -> None:
         ("watchNamespaces={a,b}", "imagePullSecrets[0].name=pull", "roles.aggregate=false"),
         ("gateway.replicas=3", "gateway.service.type=NodePort", "gateway.service.annotations.a=b"),
         ("gateway.tls.secretName=certificate",),
+        ("networkPolicies.monitoringNamespaces={a,b}", "networkPolicies.clients[0].ipBlock.cidr=10.0.0.0/8"),
+        ("networkPolicies.monitoringNamespaces=null", "podDisruptionBudgets.enabled=false"),
         ("operator.nodeSelector.disk=ssd", "operator.tolerations[0].operator=Exists", "gateway.nodeSelector.a=b"),
     ],
 )
@@ -58,7 +63,16 @@ def test_the_quickstart_is_accepted_and_holds_no_key(kubectl: Callable[..., str]
 
 
 @pytest.mark.parametrize(
-    "wrong", ["operator.replica=2", "unknown=1", "gateway.service.type=Magic", "operator.replicas=x"]
+    "wrong",
+    [
+        "networkPolicies.client=1",
+        "networkPolicies.clients[0].pod=1",
+        "podDisruptionBudgets.on=true",
+        "operator.replica=2",
+        "unknown=1",
+        "gateway.service.type=Magic",
+        "operator.replicas=x",
+    ],
 )
 def test_unknown_and_wrong_values_are_refused(wrong: str) -> None:
     done = helm("template", "lorafleet", CHART, "--set", wrong)
@@ -93,7 +107,7 @@ def test_the_gateway_only_reads(render: Render) -> None:
     verbs = {
         verb for rule in rules(render(), "ClusterRole", "lorafleet-lorafleet-system-gateway") for verb in rule["verbs"]
     }
-    assert verbs == {"get", "list", "watch"}
+    assert verbs == {"list", "watch"}
 
 
 def test_with_tls_clients_reach_no_port_but_the_encrypted_one(render: Render) -> None:
@@ -153,3 +167,67 @@ def test_the_local_values_take_every_image_from_the_node() -> None:
         for container in [*pod.get("initContainers", []), *pod["containers"]]:
             assert container["image"].startswith("localhost/lorafleet/"), name
             assert container["image"].endswith(":dev"), name
+
+
+def policies(documents: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {each["metadata"]["name"]: each["spec"] for each in documents if each["kind"] == "NetworkPolicy"}
+
+
+def selected(documents: list[dict[str, Any]], spec: dict[str, Any]) -> set[str]:
+    """Names of the Deployments whose pods a policy or budget selects."""
+    wanted = (spec.get("podSelector") or spec.get("selector"))["matchLabels"].items()
+    return {
+        each["metadata"]["name"]
+        for each in documents
+        if each["kind"] == "Deployment" and wanted <= each["spec"]["template"]["metadata"]["labels"].items()
+    }
+
+
+def test_each_part_has_a_policy_and_a_budget_of_its_own(render: Render) -> None:
+    documents = render()
+    budgets = {each["metadata"]["name"]: each["spec"] for each in documents if each["kind"] == "PodDisruptionBudget"}
+    for name in ("lorafleet-operator", "lorafleet-gateway"):
+        assert selected(documents, policies(documents)[name]) == {name}
+        assert selected(documents, budgets[name]) == {name}
+        assert budgets[name]["maxUnavailable"] == 1
+
+
+def test_only_monitoring_reads_metrics_and_only_the_api_is_open(render: Render) -> None:
+    found = policies(render("networkPolicies.monitoringNamespaces={ops}"))
+    monitors = [
+        {
+            "namespaceSelector": {
+                "matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["ops"]}]
+            }
+        }
+    ]
+    assert found["lorafleet-operator"]["ingress"] == [
+        {"ports": [{"protocol": "TCP", "port": "http"}], "from": monitors}
+    ]
+    api, health = found["lorafleet-gateway"]["ingress"]
+    assert [each["port"] for each in api["ports"]] == ["api"]
+    assert "from" not in api
+    assert health == {"ports": [{"protocol": "TCP", "port": "health"}], "from": monitors}
+
+
+def test_without_monitoring_nobody_reads_metrics(render: Render) -> None:
+    found = policies(render("networkPolicies.monitoringNamespaces=null"))
+    assert found["lorafleet-operator"]["ingress"] == []
+    assert len(found["lorafleet-gateway"]["ingress"]) == 1
+
+
+def test_the_operator_admits_the_pods_of_this_very_release(render: Render) -> None:
+    documents = render()
+    (operator,) = pods(documents)["lorafleet-operator"]["containers"]
+    env = {each["name"]: each.get("value") for each in operator["env"]}
+    neighbours = Neighbours("any", str(env["LORAFLEET_POLICY_INSTANCE"]))
+    admin = build_network_policy(make_meta("smol"), neighbours)["spec"]["ingress"][-1]
+    (peer,) = admin["from"]
+    assert selected(documents, peer) == {"lorafleet-operator"}
+
+
+def test_policies_can_be_left_to_the_user(render: Render) -> None:
+    documents = render("networkPolicies.enabled=false", "podDisruptionBudgets.enabled=false")
+    assert not {each["kind"] for each in documents} & {"NetworkPolicy", "PodDisruptionBudget"}
+    (operator,) = pods(documents)["lorafleet-operator"]["containers"]
+    assert "LORAFLEET_POLICY_INSTANCE" not in {each["name"] for each in operator["env"]}

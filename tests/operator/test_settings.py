@@ -2,6 +2,7 @@
 
 import pytest
 
+from lorafleet_operator.core.snapshot import Neighbours
 from lorafleet_operator.errors import SettingsError
 from lorafleet_operator.settings import read_settings
 
@@ -17,6 +18,7 @@ def test_two_variables_suffice() -> None:
     )
     assert (settings.deployment, settings.watch_namespaces, settings.health_port) == (None, (), 8080)
     assert settings.pod_name
+    assert settings.engine.neighbours is None
 
 
 def test_everything_can_be_set() -> None:
@@ -30,8 +32,11 @@ def test_everything_can_be_set() -> None:
             "LORAFLEET_LEASE_NAME": "lease",
             "LORAFLEET_HEALTH_PORT": "9000",
             "LORAFLEET_LOG_LEVEL": "debug",
+            "LORAFLEET_POLICY_INSTANCE": "main",
+            "LORAFLEET_MONITORING_NAMESPACES": "ops, metrics",
         }
     )
+    assert settings.engine.neighbours == Neighbours("system", "main", ("metrics", "ops"))
     assert (settings.pod_name, settings.deployment, settings.lease_name) == ("operator-1", "operator", "lease")
     assert (settings.engine.pull_policy, settings.watch_namespaces) == ("Never", ("a", "b"))
     assert (settings.health_port, settings.log_level) == (9000, "DEBUG")

@@ -54,3 +54,10 @@ tolerations: {{ toYaml . | nindent 2 }}
 affinity: {{ toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+
+{{/* The pods that may read metrics, as NetworkPolicyPeers. Arguments: names of their namespaces. */}}
+{{- define "lorafleet.monitors" -}}
+- namespaceSelector:
+    matchExpressions:
+      - {key: kubernetes.io/metadata.name, operator: In, values: {{ toJson . }}}
+{{- end }}

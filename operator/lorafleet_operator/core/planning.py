@@ -10,8 +10,10 @@ from lorafleet_contracts.resources.pool import LoraPoolSpec
 from lorafleet_operator.core.actions import Apply, Inspect, Plan, StatusWrite, Warn
 from lorafleet_operator.core.adapters import Observed, judge_adapter, judge_orphan_adapter, news_of_warnings
 from lorafleet_operator.core.assessment import Case, assess
+from lorafleet_operator.core.manifests.disruption import build_disruption_budget
 from lorafleet_operator.core.manifests.engine import build_stateful_set
 from lorafleet_operator.core.manifests.identity import fingerprint
+from lorafleet_operator.core.manifests.policy import build_network_policy
 from lorafleet_operator.core.manifests.service import build_service
 from lorafleet_operator.core.manifests.tokens import build_tokens
 from lorafleet_operator.core.pools import judge_pool, refuse_pool
@@ -70,11 +72,14 @@ def plan_orphans(snapshot: OrphanSnapshot, now: float) -> Plan:
 
 
 def _applies(snapshot: PoolSnapshot, spec: LoraPoolSpec) -> list[Apply]:
-    """Our own objects that the API server is not known to hold as they should be; the Secret before its users."""
+    """Our own objects that the API server is not known to hold as they should be; what protects before what runs."""
     meta = snapshot.pool.meta
+    neighbours = snapshot.defaults.neighbours
     manifests = (
         build_tokens(meta, snapshot.tokens),
+        *([build_network_policy(meta, neighbours)] if neighbours else []),
         build_service(meta),
+        build_disruption_budget(meta),
         build_stateful_set(meta, spec, snapshot.defaults),
     )
     applies = []

@@ -152,11 +152,21 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Who may reach engines: our own pods (of this release, in this namespace) and all pods of `monitoring`."""
+
+    namespace: str
+    instance: str
+    monitoring: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class EngineDefaults:
-    """The operator's settings for engine pods."""
+    """The operator's settings for engine pods. Without `neighbours` no NetworkPolicy is made."""
 
     image: str
     pull_policy: str = "IfNotPresent"
+    neighbours: Neighbours | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ STATEFUL_SETS: Final = Kind("apps", "v1", "statefulsets")
 DEPLOYMENTS: Final = Kind("apps", "v1", "deployments")
 SERVICES: Final = Kind("", "v1", "services")
 EVENTS: Final = Kind("", "v1", "events")
+DISRUPTION_BUDGETS: Final = Kind("policy", "v1", "poddisruptionbudgets")
+NETWORK_POLICIES: Final = Kind("networking.k8s.io", "v1", "networkpolicies")
 LEASES: Final = Kind("coordination.k8s.io", "v1", "leases")
 
 BY_NAME: Final = {
@@ -21,4 +23,6 @@ BY_NAME: Final = {
     "StatefulSet": STATEFUL_SETS,
     "Service": SERVICES,
     "Secret": SECRETS,
+    "PodDisruptionBudget": DISRUPTION_BUDGETS,
+    "NetworkPolicy": NETWORK_POLICIES,
 }

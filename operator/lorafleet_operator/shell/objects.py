@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from lorafleet_operator.shell.records import SetRecord
 
 REFRESH_SECONDS = 300.0
-"""Objects that are not watched (the Service, the Secret) are applied again so often, in case somebody changed them."""
+"""Objects that are not watched (all but the StatefulSet) are applied again so often, in case somebody changed them."""
 EVENT_SECONDS = 10.0
 """How long a new object may take to come back as an event."""
 REFUSED_SECONDS = 60.0

@@ -15,8 +15,10 @@ from lorafleet_operator.core.residency import GRACE_SECONDS
 from lorafleet_operator.core.snapshot import (
     Adapter,
     Attempt,
+    EngineDefaults,
     InspectionKey,
     Memory,
+    Neighbours,
     OrphanSnapshot,
     PoolSnapshot,
     VersionOn,
@@ -89,8 +91,16 @@ def test_a_new_pool_gets_its_objects_with_the_secret_first() -> None:
     assert [each.key for each in pick(plan, Apply)] == [
         "Secret/smol-tokens",
         "Service/smol-shared",
+        "PodDisruptionBudget/smol-shared",
         "StatefulSet/smol-shared",
     ]
+
+
+def test_the_network_policy_stands_before_the_first_engine() -> None:
+    defaults = EngineDefaults("registry/engine:1", neighbours=Neighbours("fleet", "main"))
+    plan = plan_pool(make_snapshot(replicas=(), workload=None, defaults=defaults), NOW)
+    keys = [each.key for each in pick(plan, Apply)]
+    assert keys.index("NetworkPolicy/smol-shared") < keys.index("StatefulSet/smol-shared")
 
 
 def test_what_is_applied_already_is_not_applied_again() -> None:

@@ -8,11 +8,13 @@ import pytest
 import yaml
 
 from lorafleet_contracts.resources.pool import LoraPoolSpec
+from lorafleet_operator.core.manifests.disruption import build_disruption_budget
 from lorafleet_operator.core.manifests.engine import build_stateful_set, resolve_device
+from lorafleet_operator.core.manifests.policy import build_network_policy
 from lorafleet_operator.core.manifests.quantities import parse_bytes
 from lorafleet_operator.core.manifests.service import build_service
 from lorafleet_operator.core.manifests.tokens import build_tokens
-from lorafleet_operator.core.snapshot import EngineDefaults
+from lorafleet_operator.core.snapshot import EngineDefaults, Neighbours
 from tests.support.fleet import TOKENS, make_meta, make_pool
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -58,6 +60,8 @@ def spec_of(**spec: Any) -> LoraPoolSpec:
         ("statefulset-small", build_stateful_set(make_meta("smol"), spec_of(), DEFAULTS)),
         ("statefulset-gpu", build_stateful_set(make_meta("qwen", "serving"), spec_of(**GPU), DEFAULTS)),
         ("service", build_service(make_meta("smol"))),
+        ("disruption", build_disruption_budget(make_meta("smol"))),
+        ("policy", build_network_policy(make_meta("smol"), Neighbours("fleet", "main", ("metrics", "ops")))),
         ("tokens", build_tokens(make_meta("smol"), TOKENS)),
     ],
 )
@@ -66,6 +70,13 @@ def test_manifest(name: str, manifest: dict[str, Any]) -> None:
     if os.environ.get("LORAFLEET_REGOLD"):
         path.write_text(yaml.safe_dump(manifest, sort_keys=False))
     assert yaml.safe_load(path.read_text()) == manifest
+
+
+def test_without_monitoring_no_rule_admits_everybody() -> None:
+    """An empty `from` would: NetworkPolicy reads it as anyone."""
+    for rule in build_network_policy(make_meta("smol"), Neighbours("fleet", "main"))["spec"]["ingress"]:
+        assert rule["from"]
+        assert all("podSelector" in peer for peer in rule["from"])
 
 
 @pytest.mark.parametrize(
