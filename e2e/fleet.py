@@ -26,6 +26,7 @@ CHART = REPOSITORY / "charts" / "lorafleet"
 QUICKSTART = REPOSITORY / "examples" / "quickstart"
 KINDS = ("lorapools", "loraadapters", "tenants")
 CRDS = tuple(f"{kind}.lorafleet.io" for kind in KINDS)
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 KEY_ID = "e2e"
 IMAGES = {
     "operator.image": "operator",
@@ -45,20 +46,19 @@ class Fleet:
     helm: Path
 
     def install(self, *settings: str) -> None:
-        """Install or upgrade the chart, with `name=value` settings, and wait until operator and gateway are ready."""
+        """Install or upgrade the chart and wait until operator and gateway are ready. `settings` are Helm's `--set`.
+
+        Its namespace admits only pods that Pod Security calls restricted; so does the quickstart's.
+        """
+        self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": RESTRICTED}})
         self.kubectl.run("apply", "--server-side", "--force-conflicts", "-f", str(CHART / "crds"))
-        self._helm(
-            "upgrade",
-            "--install",
-            RELEASE,
-            str(CHART),
-            "--create-namespace",
-            "--wait",
-            "--timeout",
-            "5m",
-            *image_values(),
-            *(word for setting in settings for word in ("--set", setting)),
-        )
+        chosen = [word for setting in settings for word in ("--set", setting)]
+        waiting = ("--wait", "--timeout", "5m")
+        self._helm("upgrade", "--install", RELEASE, str(CHART), *waiting, *image_values(), *chosen)
+
+    def roll_back(self) -> None:
+        """Go back to the revision before and wait until operator and gateway are ready."""
+        self._helm("rollback", RELEASE, "--wait", "--timeout", "5m")
 
     def uninstall(self) -> None:
         """Remove the release; Helm leaves the CRDs."""

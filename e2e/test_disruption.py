@@ -1,0 +1,44 @@
+"""PodDisruptionBudgets: a drain takes engines, gateways and operators one at a time, and ends."""
+
+import json
+
+import pytest
+
+from e2e.client import Client
+from e2e.cluster.errors import CommandFailed
+from e2e.engines import POOL, ready_replicas
+from e2e.fleet import DEMO, NAMESPACE, Fleet
+from e2e.waiting import wait_until
+
+
+def evict(fleet: Fleet, pod: str) -> None:
+    """What `kubectl drain` asks for each pod. Raises CommandFailed where a budget forbids it."""
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": DEMO}}
+    fleet.kubectl.run(
+        "create", "--raw", f"/api/v1/namespaces/{DEMO}/pods/{pod}/eviction", "-f", "-", stdin=json.dumps(body)
+    )
+
+
+def allowed(fleet: Fleet, name: str, namespace: str) -> int:
+    """How many disruptions a budget allows now."""
+    budget = fleet.get("poddisruptionbudget", name, namespace)
+    assert budget, name
+    return int(budget["status"]["disruptionsAllowed"])
+
+
+def test_each_part_may_lose_one_pod(fleet: Fleet, acme: Client) -> None:
+    for name, namespace in (
+        (f"{POOL}-shared", DEMO),
+        ("lorafleet-operator", NAMESPACE),
+        ("lorafleet-gateway", NAMESPACE),
+    ):
+        assert allowed(fleet, name, namespace) == 1, name
+
+
+def test_the_second_replica_stays_until_the_first_is_back(fleet: Fleet, acme: Client) -> None:
+    first, second = sorted(ready_replicas(fleet))
+    evict(fleet, first)
+    with pytest.raises(CommandFailed, match="disruption budget"):
+        evict(fleet, second)
+    wait_until(lambda: ready_replicas(fleet) == {first, second}, seconds=180, what="the evicted replica is back")
+    wait_until(lambda: allowed(fleet, f"{POOL}-shared", DEMO) == 1, seconds=15, what="the next may go")
