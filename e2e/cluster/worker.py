@@ -93,7 +93,12 @@ class Worker:
         self._processes.start(self._place.process(program), [*self._place.inside, *command])
 
     def _is_ready(self) -> bool:
-        """Whether the kubelet that was started last, and not the one before, says so."""
+        """Whether the kubelet that was started last, and not the one before, says so.
+
+        One that ended is started again, as systemd does: it gives up where containerd isn't quite there yet.
+        """
+        if not self._processes.alive(self._place.process("kubelet")):
+            self._start("kubelet", self._kubelet())
         found = json.loads(self._kubectl.run("get", "nodes", "--output=json"))["items"]
         ready = [
             condition

@@ -210,6 +210,11 @@ def test_only_monitoring_reads_metrics_and_only_the_api_is_open(render: Render) 
     assert health == {"ports": [{"protocol": "TCP", "port": "health"}], "from": monitors}
 
 
+def test_with_tls_only_the_encrypted_port_is_open(render: Render) -> None:
+    api, _ = policies(render("gateway.tls.secretName=certificate"))["lorafleet-gateway"]["ingress"]
+    assert [each["port"] for each in api["ports"]] == ["api-tls"]
+
+
 def test_without_monitoring_nobody_reads_metrics(render: Render) -> None:
     found = policies(render("networkPolicies.monitoringNamespaces=null"))
     assert found["lorafleet-operator"]["ingress"] == []
