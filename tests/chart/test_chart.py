@@ -201,18 +201,28 @@ def test_only_monitoring_reads_metrics_and_only_the_api_is_open(render: Render) 
             }
         }
     ]
-    assert found["lorafleet-operator"]["ingress"] == [
-        {"ports": [{"protocol": "TCP", "port": "http"}], "from": monitors}
-    ]
+    assert found["lorafleet-operator"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": 8080}], "from": monitors}]
     api, health = found["lorafleet-gateway"]["ingress"]
-    assert [each["port"] for each in api["ports"]] == ["api"]
+    assert [each["port"] for each in api["ports"]] == [8080]
     assert "from" not in api
-    assert health == {"ports": [{"protocol": "TCP", "port": "health"}], "from": monitors}
+    assert health == {"ports": [{"protocol": "TCP", "port": 9003}], "from": monitors}
+
+
+def test_policies_name_ports_that_the_pods_have(render: Render) -> None:
+    documents = render("gateway.tls.secretName=certificate")
+    for name, pod in pods(documents).items():
+        have = {
+            port["containerPort"]
+            for container in [*pod.get("initContainers", []), *pod["containers"]]
+            for port in container.get("ports", [])
+        }
+        rules = policies(documents)[name]["ingress"]
+        assert {port["port"] for rule in rules for port in rule["ports"]} <= have, name
 
 
 def test_with_tls_only_the_encrypted_port_is_open(render: Render) -> None:
     api, _ = policies(render("gateway.tls.secretName=certificate"))["lorafleet-gateway"]["ingress"]
-    assert [each["port"] for each in api["ports"]] == ["api-tls"]
+    assert [each["port"] for each in api["ports"]] == [8443]
 
 
 def test_without_monitoring_nobody_reads_metrics(render: Render) -> None:
