@@ -95,6 +95,14 @@ def test_every_container_is_locked_down_and_probed(render: Render) -> None:
             assert container["resources"]["limits"]
 
 
+def test_replicas_go_to_different_nodes(render: Render) -> None:
+    documents = render()
+    for name, pod in pods(documents).items():
+        (spread,) = pod["topologySpreadConstraints"]
+        assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+        assert selected(documents, {"selector": spread["labelSelector"]}) == {name}
+
+
 def test_nobody_reads_secrets_across_the_cluster(render: Render) -> None:
     for document in render():
         if document["kind"] == "ClusterRole":

@@ -61,3 +61,13 @@ affinity: {{ toYaml . | nindent 2 }}
     matchExpressions:
       - {key: kubernetes.io/metadata.name, operator: In, values: {{ toJson . }}}
 {{- end }}
+
+{{/* Replicas on different nodes where there are some, so that one lost node takes one of them. Arguments: the selector. */}}
+{{- define "lorafleet.spread" -}}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {{- . | nindent 8 }}
+{{- end }}
