@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from e2e.cluster.errors import ClusterError
 from e2e.engines import POOL, engine_states
@@ -18,7 +18,7 @@ from e2e.reliability.records import write_record
 from e2e.waiting import wait_until
 
 ADAPTERS = ("pirate", "shout", "support")
-READY_SECONDS = 120.0
+READY_SECONDS = 180.0
 """Within which every fault must be repaired when the test names no other bound."""
 
 
@@ -28,6 +28,7 @@ class Stage:
 
     fleet: Fleet
     accounts: tuple[Account, ...]
+    known: dict[str, set[str]] = field(default_factory=dict)
 
     def leader(self) -> str:
         """The pod of the operator that leads; empty while none does."""
@@ -104,7 +105,7 @@ def fault(
 ) -> Iterator[Watch]:
     """Keep watch over the block's fault. `retries`: how often the client's library may try again by itself."""
     before = stage.objects()
-    witness = Witness([Account(each.address, each.key, each.model, retries) for each in stage.accounts])
+    witness = Witness([replace(each, retries=retries) for each in stage.accounts], stage.known)
     witness.learn()
     with witness.asking() as tally:
         watch = Watch(witness, tally)

@@ -82,14 +82,15 @@ class _Answer(BaseHTTPRequestHandler):
             self.wfile.write(data[: len(data) // 2])
             self.close_connection = True
         elif store.mode == "slow":
-            self._send_slowly(data)
+            self._send_slowly(store, data)
         else:
             self.wfile.write(data)
 
-    def _send_slowly(self, data: bytes) -> None:
+    def _send_slowly(self, store: FaultyStore, data: bytes) -> None:
         for start in range(0, len(data), SLOW_PIECE):
             self.wfile.write(data[start : start + SLOW_PIECE])
-            time.sleep(SLOW_PAUSE)
+            if store.mode == "slow":
+                time.sleep(SLOW_PAUSE)
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Keep the test's output clean."""

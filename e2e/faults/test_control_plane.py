@@ -13,8 +13,6 @@ from e2e.faults.store import FaultyStore
 from e2e.fleet import NAMESPACE, adapter, holds
 from e2e.waiting import wait_until
 
-pytestmark = pytest.mark.long
-
 NEWCOMERS = ("robot", "poet", "telegram")
 OPERATOR = "lorafleet_operator"
 OUTAGE_SECONDS = 12.0
@@ -33,6 +31,7 @@ def operator_restarts(stage: Stage) -> dict[str, int]:
     return {pod["metadata"]["name"]: int(pod["status"]["containerStatuses"][0]["restartCount"]) for pod in pods}
 
 
+@pytest.mark.long
 def test_the_leader_is_killed_in_the_midst_of_a_plan(stage: Stage, store: FaultyStore) -> None:
     with fault(stage, "operator-killed", "the leading operator killed in the midst of a plan") as watch:
         store.mode = "slow"
@@ -42,7 +41,9 @@ def test_the_leader_is_killed_in_the_midst_of_a_plan(stage: Stage, store: Faulty
         watch.broken()
         kill(leader, OPERATOR)
         store.mode = "honest"
-        wait_until(lambda: all(is_ready(stage, name) for name in NEWCOMERS), seconds=90, what="the plan is carried out")
+        wait_until(
+            lambda: all(is_ready(stage, name) for name in NEWCOMERS), seconds=150, what="the plan is carried out"
+        )
 
 
 def test_two_operators_at_once(stage: Stage, robot: str) -> None:
@@ -65,6 +66,7 @@ def test_two_operators_at_once(stage: Stage, robot: str) -> None:
     assert "the Lease is lost" in text, text
 
 
+@pytest.mark.long
 def test_the_api_server_is_away(stage: Stage, control: Control, robot: str) -> None:
     with fault(stage, "api-server", f"the API server away for {OUTAGE_SECONDS:.0f} s") as watch:
         watch.broken()
@@ -78,6 +80,7 @@ def test_the_api_server_is_away(stage: Stage, control: Control, robot: str) -> N
         wait_until(lambda: is_ready(stage, robot), seconds=60, what="robot is Ready")
 
 
+@pytest.mark.long
 def test_etcd_is_away(stage: Stage, control: Control, robot: str) -> None:
     with fault(stage, "etcd", f"etcd away for {OUTAGE_SECONDS:.0f} s") as watch:
         watch.broken()

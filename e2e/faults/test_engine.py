@@ -24,6 +24,7 @@ def wait_for_return(stage: Stage, watch: Watch, victim: str, restarts_before: in
     )
 
 
+@pytest.mark.long
 def test_a_process_of_the_engine_is_killed(stage: Stage) -> None:
     victim = "smol-shared-0"
     before = restarts(stage.fleet)[victim]

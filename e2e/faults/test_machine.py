@@ -2,6 +2,7 @@
 
 import pytest
 
+from e2e.engines import holders
 from e2e.faults.host import full_disk, refusing
 from e2e.faults.stage import Stage, component, fault, stalled
 from e2e.fleet import NAMESPACE, adapter, condition, holds
@@ -22,7 +23,7 @@ def test_an_engines_disk_is_full(stage: Stage, robot: str) -> None:
             wait_until(lambda: says(stage, robot, "space"), seconds=60, what="the verdict names the disk")
             wait_until(lambda: holds(stage.fleet.get("loraadapter", robot), "Available"), seconds=60, what="it serves")
             watch.wait_for_answers(1)
-        wait_until(lambda: resident(stage, robot) == 2, seconds=90, what="both replicas have it")
+        wait_until(lambda: len(holders(stage.fleet, robot)) == 2, seconds=90, what="both replicas have it")
 
 
 def test_the_network_between_operator_and_engine_is_cut(stage: Stage, robot: str) -> None:
@@ -43,8 +44,3 @@ def says(stage: Stage, name: str, word: str) -> bool:
     return any(
         word in condition(found, kind).get("message", "").lower() for kind in ("Ready", "Stalled", "Reconciling")
     )
-
-
-def resident(stage: Stage, name: str) -> int:
-    found = stage.fleet.get("loraadapter", name) or {}
-    return int(found.get("status", {}).get("replicas", {}).get("resident", 0))

@@ -34,14 +34,14 @@ def change(stage: Stage, watch: Watch, wanted: Object, style: str) -> None:
     old = digest(stage)
     watch.witness.styles[NAME] |= {style}
     stage.fleet.apply(wanted)
-    wait_until(lambda: digest(stage) != old, seconds=60, what="the new version serves")
-    wait_until(lambda: loaded(stage) == {digest(stage)}, seconds=60, what="the old version is gone")
+    wait_until(lambda: digest(stage) != old, seconds=120, what="the new version serves")
+    wait_until(lambda: loaded(stage) == {digest(stage)}, seconds=120, what="the old version is gone")
     watch.witness.styles[NAME] = frozenset({style})
 
 
 def test_a_version_is_changed_and_rolled_back_under_load(stage: Stage) -> None:
     first = digest(stage)
-    with fault(stage, "update", "a version changed, and rolled back by its old manifest") as watch:
+    with fault(stage, "update", "a version changed, and rolled back by its old manifest", within=300) as watch:
         watch.changed.add(KEY)
         watch.broken()
         change(stage, watch, manifest(source={"uri": "http://demo-assets/adapters/poet"}), "poet")

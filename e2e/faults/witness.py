@@ -68,19 +68,22 @@ class Tally:
 
 
 class Witness:
-    """Asks for every account's model, plainly and in streams. `styles` says in which styles a model may answer now."""
+    """Asks for every account's model, plainly and in streams. `styles` says in which styles a model may answer now.
 
-    def __init__(self, accounts: Sequence[Account]) -> None:
+    `known` are the answers heard so far by style; one witness hands them to the next.
+    """
+
+    def __init__(self, accounts: Sequence[Account], known: dict[str, set[str]]) -> None:
         self._accounts = accounts
         self.styles: dict[str, frozenset[str]] = {each.model: frozenset({each.model}) for each in accounts}
         self.tally = Tally()
-        self._known: dict[str, set[str]] = {}
+        self._known = known
         self._stop = threading.Event()
         self._lock = threading.Lock()
 
     def learn(self) -> None:
-        """Hear every answer once, before anything is broken."""
-        for account in self._accounts:
+        """Hear every answer that is not known yet, before anything is broken."""
+        for account in [each for each in self._accounts if each.model not in self._known]:
             with account.open() as api:
                 for question in QUESTIONS:
                     self._hear(account, ask(api, account.model, question)[0])
