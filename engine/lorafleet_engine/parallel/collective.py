@@ -27,7 +27,9 @@ class Collective:
         self._device = device
         self._size = shard.size
         self._group: Any = None
-        store = FileStore(meeting, shard.size)
+        # The end of this store removes the file, and waits for minutes if the file's folder is gone. Counting one process
+        # is right: followers leave without ending theirs.
+        store = FileStore(meeting, 1)
         try:
             self._group = _make_group(shard, store, device)
             self.add_up(torch.zeros(1, device=device))

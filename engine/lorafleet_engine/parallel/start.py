@@ -1,6 +1,6 @@
 """Starts an engine that several processes share, from rank 0. Called by quality/merging.py for the loop."""
 
-import shutil
+import os
 import tempfile
 from pathlib import Path
 
@@ -22,8 +22,8 @@ def start_team(settings: LoopConfig, lost: Lost) -> EngineCore:
     """
     shard = Shard(0, settings.tensor_parallel)
     _check(settings, shard)
-    folder = Path(tempfile.mkdtemp(prefix="lorafleet-"))
-    meeting = str(folder / "meeting")
+    file, meeting = tempfile.mkstemp(prefix="lorafleet-")
+    os.close(file)
     gang = Gang(settings, meeting, lost)
     try:
         collective = gang.meet(shard, meeting, device_of(settings, shard))
@@ -31,9 +31,8 @@ def start_team(settings: LoopConfig, lost: Lost) -> EngineCore:
         gang.wait_ready(core.plan.pages, core.plan.table_rows)
     except BaseException:
         gang.close()
+        Path(meeting).unlink(missing_ok=True)
         raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return core
 
 
