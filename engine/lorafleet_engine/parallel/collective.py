@@ -27,8 +27,8 @@ class Collective:
         self._device = device
         self._size = shard.size
         self._group: Any = None
-        # The end of this store removes the file, and waits for minutes if the file's folder is gone. Counting one process
-        # is right: followers leave without ending theirs.
+        # The end of this store removes the file, and waits for minutes if the file's folder is gone. It counts one
+        # process, because followers leave without ending theirs.
         store = FileStore(meeting, 1)
         try:
             self._group = _make_group(shard, store, device)
