@@ -23,6 +23,8 @@ LEAST_ROWS = 1024
 INDEX_BYTES = FLOAT_BYTES = 4
 GRAPH_EVERY = 8
 """Batch sizes between two graphs; four are below the first (runner/graphs.py)."""
+MIXED_GRAPHS, MIXED_TOKENS = 24, 1024
+"""Graphs of steps with prompts, each with about twice a decode step's launches; most tokens of prompts in one."""
 GRAPH_LAYER_BYTES = 280_000
 """What the driver holds of one layer of a captured step: 487 MB for 70 graphs of 28 layers were measured."""
 DRAWN_ROWS = 64
@@ -98,11 +100,13 @@ def cuda_bytes(shape: ModelShape, limits: StepLimits, max_model_len: int, dtype_
     the widest graph; what attention's splits and adapters' hidden values leave in between; the graphs themselves; a
     step's numbers and the table of angles; logits, and what is drawn from them at a time. What libraries take for
     themselves (cuBLAS's workspaces, kernels' code) is beside `usable`, as the CUDA context is."""
-    graphs = 2 * (limits.sequences // GRAPH_EVERY + GRAPH_EVERY // 2)
+    graphs = 2 * (limits.sequences // GRAPH_EVERY + GRAPH_EVERY // 2 + MIXED_GRAPHS)
     held = graphs * shape.layers * GRAPH_LAYER_BYTES
-    tokens = (limits.tokens + 2 * limits.sequences) * _token_bytes(shape, dtype_bytes)
+    mixed = limits.sequences + min(MIXED_TOKENS, limits.tokens)
+    tokens = (limits.tokens + limits.sequences + mixed) * _token_bytes(shape, dtype_bytes)
     splits = 4 * limits.sequences * shape.heads * (shape.head_dim + 2) * FLOAT_BYTES
     adapters = 2 * limits.rank_sum * (limits.tokens // 16 + limits.sequences) * FLOAT_BYTES
+    adapters += 3 * limits.rank_sum * mixed * dtype_bytes
     numbers = limits.sequences * pages_for_tokens(max_model_len) * INDEX_BYTES
     numbers += max_model_len * shape.head_dim * FLOAT_BYTES
     drawn = min(limits.sequences, DRAWN_ROWS) * shape.vocab * DRAWN_BYTES

@@ -1,10 +1,12 @@
-"""Captured decode steps: one CUDA graph a rounded shape, whatever adapters, ranks and pages the step has.
+"""Captured steps: one CUDA graph a rounded shape, whatever adapters, ranks and pages the step has. All decode steps are
+captured, and those with few tokens of prompts: launched one by one, their kernels would keep the device waiting.
 
 Used by runner.py on CUDA devices only. All of them are captured before the first request.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 
@@ -15,6 +17,10 @@ from lorafleet_engine.runner.packing import StepShape
 
 SEQUENCE_STEP = 8
 """Decodes are rounded up to multiples of this, and to powers of two below it."""
+MIXED_DECODES, MIXED_TOKENS = (16, 64), (64, 192, 512, 1024)
+"""Decodes (and as many as a step may have) and tokens of prompts that steps with both are rounded up to."""
+MIXED_CHUNKS = 16
+"""How many prompts' chunks such a step may have."""
 ROW_STEP = 128
 """Rows of rank are rounded up to multiples of this, and to powers of two above it, where they are gathered."""
 
@@ -52,6 +58,49 @@ def decode_shapes(most_pages: int, limits: StepLimits, tiles: TileShape | None) 
         for shape, (rows, lists) in zip(shapes, worked, strict=True)
         for both in (replace(shape, rows=rows, lists=lists), shape)
     ]
+
+
+def mixed_shape(exact: StepShape, most_pages: int, limits: StepLimits) -> StepShape | None:
+    """What a step with chunks of prompts is rounded up to, its LoRA left out; None for one that is not captured."""
+    tokens, chunks = exact.tokens - exact.decodes, len(exact.chunks)
+    shapes = _mixed(most_pages, limits) if 0 < chunks <= MIXED_CHUNKS else ()
+    fitting = (shape for shape in shapes if shape.decodes >= exact.decodes and shape.tokens - shape.decodes >= tokens)
+    return next(fitting, None)
+
+
+def mixed_shapes(most_pages: int, limits: StepLimits, tiles: TileShape | None) -> list[StepShape]:
+    """Every shape that mixed_shape gives, the largest first; with LoRA as decode_shapes has it."""
+    shapes = reversed(_mixed(most_pages, limits))
+    return [
+        each for shape in shapes for each in ((shape,) if tiles is None else (with_lora(shape, tiles, limits), shape))
+    ]
+
+
+def with_lora(shape: StepShape, tiles: TileShape, limits: StepLimits) -> StepShape:
+    """The shape of such a step whose tokens have adapters."""
+    rows, lists = most_work(shape.tokens, tiles, limits)
+    return replace(shape, rows=rows, lists=lists)
+
+
+@lru_cache(maxsize=8)
+def _mixed(most_pages: int, limits: StepLimits) -> tuple[StepShape, ...]:
+    """Shapes of steps with prompts, the smallest first."""
+    sizes = sorted({batch_size(min(count, limits.sequences)) for count in (*MIXED_DECODES, limits.sequences)})
+    counts = sorted({min(tokens, limits.tokens) for tokens in MIXED_TOKENS})
+    chunks, most = min(MIXED_CHUNKS, limits.sequences), batch_size(limits.sequences)
+    return tuple(
+        StepShape(
+            tokens=size + tokens,
+            decodes=size,
+            pages=most * most_pages,
+            samples=min(size + chunks, most),
+            rows=0,
+            chunks=((tokens, tokens), *[(0, 0)] * (chunks - 1)),
+            mixed=True,
+        )
+        for size in sizes
+        for tokens in counts
+    )
 
 
 def _power_of_two(value: int) -> int:

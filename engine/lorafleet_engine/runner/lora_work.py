@@ -41,9 +41,10 @@ class LoraWork:
     sizes: ListSizes
 
 
-def lora_work(plan: StepPlan, shape: TileShape, decodes: int) -> LoraWork | None:
+def lora_work(plan: StepPlan, shape: TileShape, decodes: int, least: int = 0) -> LoraWork | None:
     """Lay out a step's adapters in tiles and segments of that shape; None when it has none. The tokens of chunks stand
-    behind `decodes` rows, which may be more than the plan's: the rest are padding, without an adapter."""
+    behind `decodes` rows, which may be more than the plan's, and there are `least` tokens in all at least: the rest are
+    padding, without an adapter."""
     if not plan.adapters:
         return None
     numbers = {adapter.owner: number for number, adapter in enumerate(plan.adapters)}
@@ -53,6 +54,7 @@ def lora_work(plan: StepPlan, shape: TileShape, decodes: int) -> LoraWork | None
     )
     owners = np.repeat(owners, np.fromiter((work.count for work in plan.works), np.int32))
     owners = np.insert(owners, plan.decodes, np.full(decodes - plan.decodes, base))
+    owners = np.append(owners, np.full(max(least - len(owners), 0), base))
     order = np.argsort(owners, kind="stable")
     tokens = np.bincount(owners, minlength=base + 1)
     tiles = np.array([*(-(-adapter.rank // shape.ranks) for adapter in plan.adapters), 0])

@@ -33,7 +33,8 @@ ZERO_ROW = 0
 class StepShape:
     """Sizes of a step, exact or rounded up: `tokens` in all, first `decodes` single ones; `pages` of context
     listed for all works; `samples` tokens whose logits are wanted; `rows` of rank (whole tiles where there are
-    `lists`); `chunks` is (tokens, context) of each prompt chunk."""
+    `lists`); `chunks` is (tokens, context) of each prompt chunk. In a `mixed` step, rounded up for a graph, the first
+    has the tokens of all and the others are (0, 0)."""
 
     tokens: int
     decodes: int
@@ -42,6 +43,7 @@ class StepShape:
     rows: int
     chunks: tuple[tuple[int, int], ...] = ()
     lists: ListSizes = NO_LISTS
+    mixed: bool = False
 
     @property
     def fields(self) -> dict[str, int]:
@@ -178,7 +180,7 @@ class StepPacker:
         fields["lengths"][here] = 1
 
     def _pack_chunks(self, works: tuple[Work, ...], at: int, fields: dict[str, Ints]) -> None:
-        """Chunks of prompts, whose tokens start at `at`."""
+        """Chunks of prompts, whose tokens start at `at`; then padding, which writes to the scratch page."""
         for number, work in enumerate(works):
             sequence, end = work.sequence, work.start + work.count
             here = slice(at, at + work.count)
@@ -192,6 +194,11 @@ class StepPacker:
             fields["chunk_starts"][number] = work.start
             fields["chunk_counts"][number] = work.count
             at += work.count
+        for name in ("tokens", "positions", "slots"):
+            fields[name][at:] = 0
+        fields["owners"][at:] = BASE_OWNER
+        fields["chunk_starts"][len(works) :] = 0
+        fields["chunk_counts"][len(works) :] = 0
 
     def _pack_tables(self, plan: StepPlan, shape: StepShape, fields: dict[str, Ints]) -> int:
         """Lay every work's pages one after another; returns how long that is."""
@@ -203,7 +210,9 @@ class StepPacker:
         starts = fields["table_starts"]
         starts[: plan.decodes] = ends[: plan.decodes]
         starts[plan.decodes : shape.decodes] = 0
-        starts[shape.decodes :] = ends[plan.decodes : -1]
+        chunks = shape.decodes + len(plan.works) - plan.decodes
+        starts[shape.decodes : chunks] = ends[plan.decodes : -1]
+        starts[chunks:] = 0
         fields["tables"][:FIRST_TABLE] = ZERO_PAGE
         if tables:
             np.concatenate(tables, out=fields["tables"][FIRST_TABLE : ends[-1]])

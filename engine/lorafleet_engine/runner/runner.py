@@ -12,7 +12,15 @@ from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.model.config import ModelConfig
 from lorafleet_engine.model.decoder import Decoder
 from lorafleet_engine.model.rope import rope_table
-from lorafleet_engine.runner.graphs import GraphCache, batch_size, decode_shapes, rounded
+from lorafleet_engine.runner.graphs import (
+    GraphCache,
+    batch_size,
+    decode_shapes,
+    mixed_shape,
+    mixed_shapes,
+    rounded,
+    with_lora,
+)
 from lorafleet_engine.runner.inputs import InputBuilder
 from lorafleet_engine.runner.lora_work import LoraWork, lora_work, most_work
 from lorafleet_engine.runner.packing import ALIGNMENT, StepPacker, StepShape, exact_shape
@@ -70,8 +78,8 @@ class Runner:
 
     @torch.inference_mode()
     def prepare(self) -> None:
-        """Capture every decode step's graph and run steps with prompts, so that every kernel is compiled afterwards; on
-        a CPU there is nothing to do. All processes of a Team do this by themselves."""
+        """Capture all graphs and run steps with prompts, so that every kernel is compiled afterwards; on a CPU there is
+        nothing to do. All processes of a Team do this by themselves."""
         if self._graphs is None:
             return
         longest = min(self._limits.tokens // 2, self._inputs.rope.shape[0])
@@ -82,6 +90,7 @@ class Runner:
             self._staging.send(self._packed[: shape.size])
             self._forward(self._packed[: shape.size], shape)
         shapes = decode_shapes(self._most_pages, self._limits, FEW_TOKENS if self._tiled else None)
+        shapes += mixed_shapes(self._most_pages, self._limits, MANY_TOKENS if self._tiled else None)
         for shape in shapes:
             ints = self._pack(NOTHING, None, shape)
             self._staging.send(self._packed[: len(ints)])
@@ -113,8 +122,7 @@ class Runner:
             shape = self._send_exact(plan)
             return self._forward(self._packed[: shape.size], shape)
         exact, shape = self._send_rounded(plan)
-        logits = self._forward(self._packed[: shape.size], shape) if shape.chunks else self._replay(shape)
-        return logits[: exact.samples]
+        return self._run(shape)[: exact.samples]
 
     @torch.inference_mode()
     def eager_logits(self, plan: StepPlan) -> torch.Tensor:
@@ -127,10 +135,13 @@ class Runner:
         """Run a step that another process of a Team has packed."""
         self._staging.ints()[: len(ints)] = ints
         self._staging.send(self._packed[: len(ints)])
-        if self._graphs is None or shape.chunks:
-            self._forward(self._packed[: shape.size], shape)
-        else:
-            self._replay(shape)
+        self._run(shape)
+
+    def _run(self, shape: StepShape) -> torch.Tensor:
+        """Run what is packed, by a graph where its shape may have one."""
+        if self._graphs is None or (shape.chunks and not shape.mixed):
+            return self._forward(self._packed[: shape.size], shape)
+        return self._replay(shape)
 
     def _replay(self, shape: StepShape) -> torch.Tensor:
         """Run a captured step. One that prepare has not captured samples tokens while it is captured: those of the step
@@ -156,18 +167,30 @@ class Runner:
 
     def _send_rounded(self, plan: StepPlan) -> tuple[StepShape, StepShape]:
         """Returns the exact shape and the one that was sent."""
-        work = self._lora_work(plan, batch_size(plan.decodes))
-        exact = exact_shape(plan, work)
-        shape = rounded(exact, self._most_pages, self._limits)
+        mixed = self._mixed_shape(plan)
+        if mixed is None:
+            work = self._lora_work(plan, batch_size(plan.decodes))
+            exact = exact_shape(plan, work)
+            shape = rounded(exact, self._most_pages, self._limits)
+        else:
+            work = self._lora_work(plan, mixed.decodes, mixed.tokens)
+            exact = exact_shape(plan, work)
+            shape = mixed if work is None else with_lora(mixed, MANY_TOKENS, self._limits)
         self._send(plan, work, shape)
         return exact, shape
 
-    def _lora_work(self, plan: StepPlan, decodes: int) -> LoraWork | None:
+    def _mixed_shape(self, plan: StepPlan) -> StepShape | None:
+        """The shape of a graph for a step with chunks of prompts, if there is one."""
+        if self._graphs is None or plan.decodes == len(plan.works) or (plan.adapters and not self._tiled):
+            return None
+        return mixed_shape(exact_shape(plan, None), self._most_pages, self._limits)
+
+    def _lora_work(self, plan: StepPlan, decodes: int, least: int = 0) -> LoraWork | None:
         """The step's lists, kept as long as the same sequences decode."""
         if not self._tiled or not plan.adapters:
             return None
         if plan.decodes < len(plan.works):
-            return lora_work(plan, MANY_TOKENS, decodes)
+            return lora_work(plan, MANY_TOKENS, decodes, least)
         sequences = [work.sequence for work in plan.works]
         if sequences != self._work[0]:
             self._work = sequences, lora_work(plan, FEW_TOKENS, decodes)
@@ -192,7 +215,7 @@ class Runner:
         tokens = limits.tokens + sequences
         tables = sequences * self._most_pages
         rows, lists = max(
-            (most_work(limits.tokens, MANY_TOKENS, limits), most_work(sequences, FEW_TOKENS, limits)),
+            (most_work(tokens, MANY_TOKENS, limits), most_work(sequences, FEW_TOKENS, limits)),
             key=lambda most: most[1].pairs,
         )
         lora = 2 * (rows + MANY_TOKENS.ranks * limits.sequences) + tokens

@@ -1,6 +1,7 @@
 """Attention: the kernels against double precision, over lengths, chunks, groups of heads and splits."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -237,6 +238,30 @@ def test_small_mix_as_the_reference(device: torch.device, window: int | None) ->
     wanted = reference.attend(case.query, *cache, reference.gathered(case.contexts, torch.float32))
     got = kernel.attend(case.query, *cache, kernel.list_work(case.contexts, torch.float32))
     assert error(got, wanted) < 2e-6
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in divide")  # of nothing by nothing, never stored
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [pytest.param(SMALL, id="small"), QWEN])
+def test_chunks_that_a_graph_has_room_for(device: torch.device, dtype: torch.dtype, heads: Heads) -> None:
+    """On the host one chunk of more tokens and several of none, on the device what there really is."""
+    from lorafleet_engine.kernels.attention import kernel
+
+    case = Case(heads, [33, 1], [(17, 40), (0, 3)], device, dtype)
+    real, told, count = case.contexts, case.query, case.query.shape[0]
+    pad = torch.zeros(2, dtype=torch.int32, device=device)
+    contexts = replace(
+        real,
+        table_starts=torch.cat([real.table_starts, pad]),
+        chunk_starts=torch.cat([real.chunk_starts, pad]),
+        chunk_counts=torch.cat([real.chunk_counts, pad]),
+        chunks=((90, 512), (0, 0), (0, 0), (0, 0)),
+    )
+    query = torch.cat([told, told.new_full((47, *told.shape[1:]), math.nan)])
+    out = torch.full_like(query, math.nan)
+    kernel.attend_into(out, query, case.keys, case.values, kernel.list_work(contexts, dtype))
+    assert error(out[:count], case.exact()) < BOUNDS[dtype]
+    assert out[count:].isnan().all()
 
 
 def test_neighbours_do_not_matter(device: torch.device) -> None:

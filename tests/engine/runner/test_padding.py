@@ -1,15 +1,18 @@
 """A step at a rounded shape, as graphs run it, gives what the exact step gives; neighbours never matter."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from lorafleet_engine.adapters.pack import pack_adapter
+from lorafleet_engine.kernels.lora import MANY_TOKENS
 from lorafleet_engine.messages import LoopConfig, StepLimits
 from lorafleet_engine.runner.assembly import EngineCore, start_core
-from lorafleet_engine.runner.graphs import decode_shapes, rounded
-from lorafleet_engine.runner.packing import StepShape
+from lorafleet_engine.runner.graphs import decode_shapes, mixed_shape, mixed_shapes, rounded, with_lora
+from lorafleet_engine.runner.packing import BASE_OWNER, StepShape, exact_shape
 from lorafleet_engine.runner.rehearsal import rehearsal
 from lorafleet_engine.scheduler.sequence import Sequence, StepPlan
 from tests.engine.support.tiny import TinyModel
@@ -100,6 +103,57 @@ def test_rounded_step_with_prompts_as_exact_step(core: EngineCore, kinds: list[s
     assert plan is not None
     exact = core.runner.logits(plan).clone()
     torch.testing.assert_close(core.runner.eager_logits(plan), exact, atol=1e-4, rtol=1e-4)
+
+
+def test_steps_with_few_tokens_of_prompts_have_few_shapes() -> None:
+    limits, most = StepLimits(tokens=2048, sequences=256), 256
+    shapes = {
+        mixed_shape(StepShape(decodes + count, decodes, 9, decodes + 1, 0, ((count, count + 800),)), most, limits)
+        for decodes in range(257)
+        for count in range(1, 1025, 7)
+    }
+    assert None not in shapes
+    captured = set(mixed_shapes(most, limits, MANY_TOKENS))
+    assert shapes <= captured
+    assert len(captured) == 2 * len(shapes) == 2 * 3 * 4
+    assert {with_lora(shape, MANY_TOKENS, limits) for shape in shapes if shape} <= captured
+    close = mixed_shape(StepShape(17 + 64, 17, 9, 18, 0, ((64, 64),)), most, limits)
+    assert close is not None
+    assert (close.decodes, close.tokens, close.samples) == (64, 64 + 64, 80)
+    assert mixed_shape(StepShape(1025, 0, 0, 1, 0, ((1025, 1025),)), most, limits) is None, "too many tokens"
+    assert mixed_shape(StepShape(17, 0, 0, 17, 0, ((1, 1),) * 17), most, limits) is None, "too many prompts"
+
+
+@pytest.mark.parametrize("kinds", [[None, None, None], ["odd-r5", None, "r256"]])
+def test_a_step_packed_at_a_graph_s_shape_is_the_same_step(core: EngineCore, kinds: list[str | None]) -> None:
+    plan = decoding(core, kinds)
+    core.scheduler.commit(plan, core.runner.logits(plan).argmax(-1).tolist())
+    core.scheduler.submit(Sequence("new", list(range(7, 30)), 50, adapter=core.residency.get("layers")))
+    core.scheduler.submit(Sequence("other", list(range(9, 14)), 50))
+    plan = core.scheduler.plan()
+    assert plan is not None
+    exact = exact_shape(plan, None)
+    shape = mixed_shape(exact, 6, StepLimits(tokens=64, sequences=16))
+    assert shape is not None
+    packer, found = core.runner._packer, {}
+    for name, each in (("exact", exact), ("padded", shape)):
+        used = replace(each, rows=exact.rows)
+        out = np.full(used.size, 77, dtype=np.int32)
+        packer.pack(plan, None, used, out)
+        found[name] = {field: out[where] for field, where in used.offsets().items()}
+    one, other = found["exact"], found["padded"]
+    real, rows = plan.tokens - plan.decodes, shape.decodes
+    for field in ("tokens", "positions", "slots", "owners"):
+        assert (other[field][rows : rows + real] == one[field][plan.decodes :]).all(), field
+    assert (other["slots"][rows + real :] == 0).all()
+    assert (other["owners"][rows + real :] == BASE_OWNER).all()
+    assert other["chunk_counts"].tolist() == [23, 5, *[0] * 14]
+    starts = other["table_starts"][rows:]
+    for number, sequence in enumerate(work.sequence for work in plan.works[plan.decodes :]):
+        here = other["tables"][starts[number] : starts[number] + len(sequence.pages)]
+        assert here.tolist() == sequence.pages
+    ends = other["samples"][: exact.samples] - rows
+    assert (ends[plan.decodes :] == one["samples"][plan.decodes :] - plan.decodes).all()
 
 
 def test_rehearsal_leaves_no_trace(core: EngineCore) -> None:

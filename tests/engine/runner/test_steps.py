@@ -108,6 +108,29 @@ def test_long_answers_stay_right(steps: Steps) -> None:
     assert found["ok"], found
 
 
+@pytest.mark.parametrize(("rows", "lengths"), [(0, (5,)), (3, (40, 1, 17)), (16, (100, 60)), (33, (150,))])
+@pytest.mark.parametrize("adapted", [False, True])
+def test_prompts_beside_decodes(steps: Steps, rows: int, lengths: tuple[int, ...], adapted: bool) -> None:
+    """On CUDA these steps run in graphs."""
+    steps.clear()
+    if rows:
+        before = steps.decoding([row % ADAPTERS if adapted and row % 3 else None for row in range(rows)])
+        steps.core.scheduler.commit(before, steps.core.runner.logits(before).argmax(-1).tolist())
+    for number, length in enumerate(lengths):
+        adapter = steps.core.residency.get(f"a{7 + number:04d}") if adapted else None
+        prompt = prompts(1, length, seed=11 + number, vocab=2000)[0]
+        steps.core.scheduler.submit(Sequence(f"new{number}", prompt, 900, adapter=adapter))
+    plan = steps.core.scheduler.plan()
+    assert plan is not None
+    assert len(plan.works) == rows + len(lengths)
+    found = steps.judge.check(plan)
+    assert found["ok"], found
+    if steps.core.runner.asynchronous:
+        graphs = steps.core.runner._graphs
+        assert graphs is not None
+        assert any(shape.chunks for shape in graphs._captured)
+
+
 def test_base_rows_do_not_feel_the_adapters_of_others(steps: Steps) -> None:
     """Within one graph to the bit; against the graph without LoRA within rounding."""
     some = steps.decoding([None if row % 2 else row for row in range(16)])

@@ -1,7 +1,7 @@
 """What attention is told about a step: where each sequence's pages are listed, and how long its context is.
 
 Made by runner/inputs.py, read by both forms of the op. Device tensors and model constants only, but for the chunks'
-sizes, which shape a launch and are never captured in a graph.
+sizes, which shape a launch.
 """
 
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ class StepContexts:
 
     pages [P] int32 are the page lists of all, one after another; table_starts [D + C] is where each one's begin.
     lengths [D] counts the tokens of a decode's context, its own included (>= 1). A chunk has chunk_counts [C] tokens
-    after chunk_starts [C] earlier ones; `chunks` are the same numbers on the host, as (count, start + count). A token
-    sees the newest `window` tokens, itself included, or (None) all.
+    after chunk_starts [C] earlier ones; `chunks` are the same numbers on the host, as (count, start + count), or for a
+    graph numbers that are as large in all. A token sees the newest `window` tokens, itself included, or (None) all.
     """
 
     layout: CacheLayout

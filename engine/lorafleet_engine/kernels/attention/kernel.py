@@ -56,7 +56,7 @@ def listed(contexts: StepContexts, tile: DecodeTile, chunk_tile: PrefillTile, sp
         raise ValueError(f"a step has {decodes} single tokens and {len(contexts.chunks)} chunks; {MOST_LISTED} at most")
     capacity = decodes + spread.more if decodes else 0
     queries = chunk_tile.rows // contexts.group
-    count = sum(-(-tokens // queries) for tokens, _ in contexts.chunks)
+    count = sum(max(-(-tokens // queries), 1) for tokens, _ in contexts.chunks)
     ints = [capacity * decode.RECORD, count * prefill.RECORD, capacity * 2 * heads.kv]
     splits, blocks, arrived = torch.empty(sum(ints), device=device, dtype=torch.int32).split(ints)
     floats = [capacity * heads.query * heads.dim, capacity * heads.query * 2]
@@ -65,6 +65,7 @@ def listed(contexts: StepContexts, tile: DecodeTile, chunk_tile: PrefillTile, sp
     if decodes:
         _list_splits(work, spread)
     if contexts.chunks:
+        blocks.zero_()  # where there are fewer: such a block has no queries
         _list_blocks(work, queries)
     return work
 
