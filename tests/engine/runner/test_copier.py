@@ -35,6 +35,8 @@ HEADS = {"num_attention_heads": 8, "num_key_value_heads": 2}
 DIMS = replace(TINY, overrides={**SHAPE, **HEADS}, dtype="bfloat16", catalogue=120)
 LIMITS = StepLimits(tokens=256, sequences=32, distinct_adapters=32, rank_sum=2048)
 PATIENCE_S, IDLE_S = 60, 1e-4
+CUDA_MEGABYTES = 512
+"""What graphs and libraries take beside."""
 
 
 class Fleet(LoopDriver):
@@ -42,6 +44,7 @@ class Fleet(LoopDriver):
 
     def __init__(self, device: str, folder: Path, megabytes: int) -> None:
         self.bench = Bench(Options(folder / "r", folder / "m", folder, DIMS, device, 1, 60, 90, "abc"))
+        megabytes += CUDA_MEGABYTES if device == "cuda" else 0
         placement = Placement(torch.device(device), torch.bfloat16, megabytes << 20, 512, LIMITS)
         super().__init__(assemble(self.bench.config, self.bench._source, placement), folder / "blobs")
 

@@ -2,7 +2,7 @@
 and go beside running answers."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -172,7 +172,8 @@ def test_another_adapter_under_the_same_name_answers_anew_and_pages_come_back(st
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_loads_and_unloads_change_no_running_answer(device: str, tmp_path: Path) -> None:
-    bench = Bench(Options(tmp_path / "r", tmp_path / "memory", tmp_path, TINY, device, 1, 60, 90, "abc"))
+    dims = replace(TINY, memory_bytes=(1 << 30) if device == "cuda" else TINY.memory_bytes)
+    bench = Bench(Options(tmp_path / "r", tmp_path / "memory", tmp_path, dims, device, 1, 60, 90, "abc"))
     session = bench.session(EnginePlan(StepLimits(tokens=64, sequences=4), 256))
     used, others = bench.adapters(3, "mixed"), bench.adapters(20, "mixed")[3:]
     session.keep(used)
