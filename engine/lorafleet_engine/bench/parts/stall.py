@@ -93,12 +93,15 @@ def chunked(bench: Bench) -> dict[str, Any]:
     plan = bench.long_plan(dims.beside + dims.chunk_tokens, dims.beside + 1)
     beside = _beside(bench, plan, max(chunks, dims.loads) + SETTLE)
 
+    prompt_s: list[float] = []
+
     def disturbed(seed: int) -> list[float]:
         session = beside.session
         long = session.requests(bench.prompts(1, dims.chunk, seed), [None], 1)
         first, run = beside.run(seed, [long])
         end = run.times[long[0].request_id][0]
         during = sum(at <= end for at in run.times[first])
+        prompt_s.append(end - run.times[first][beside.quiet - 1])
         return run.gaps(first, beside.quiet - 1, max(during, beside.quiet + 1))
 
     steady, loaded = _pairs(bench, beside.steady, disturbed)
@@ -106,6 +109,7 @@ def chunked(bench: Bench) -> dict[str, Any]:
         "case": "chunked-prefill",
         "batch": beside.batch.rows,
         "prompt": dims.chunk,
+        "prompt_s": median(prompt_s),
         **_ratios("itl_p99_ratio", steady, loaded),
         "caps": plan.caps(),
     }
