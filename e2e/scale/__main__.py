@@ -6,17 +6,20 @@ Prints what it does and, last, one line of JSON. Ends with status 1 when somethi
 import argparse
 import asyncio
 import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from e2e.cluster.apiserver import ApiServer, start_apiserver, stop_apiserver
 from e2e.cluster.paths import find_cache
-from e2e.scale.fleet import Watcher, create, name_of, start_engines, stock, traffic, wait_until
+from e2e.scale.fleet import PACE, Watcher, create, name_of, start_engines, stock, traffic, wait_until
 from lorafleet_kube.access import load_access
 from lorafleet_kube.api import KubeApi, connect
 from lorafleet_kube.paths import NAMESPACES
@@ -91,12 +94,29 @@ def main() -> int:
     parser.add_argument("--engines", type=int, default=20)
     parser.add_argument("--steady", type=float, default=30.0, help="seconds to count writes in once all is Ready")
     parser.add_argument("--limit", type=float, default=1200.0, help="seconds to wait for convergence at most")
+    parser.add_argument("--record", type=Path, help="append the result, with date, commit and machine, to this file")
     given = parser.parse_args()
     options = Options(given.adapters, given.engines, given.steady, given.limit)
     with _apiserver() as server:
         result = asyncio.run(_measure(server, options))
+    if given.record:
+        with given.record.open("a") as record:
+            record.write(json.dumps(_circumstances(options) | result) + "\n")
     print(json.dumps(result))
     return 0
+
+
+def _circumstances(options: Options) -> dict[str, object]:
+    """What a figure is worth nothing without; `load` is how many processes wanted a core in the last five minutes."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], check=False, capture_output=True, text=True)
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"),
+        "commit": commit.stdout.strip() or "unknown",
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[1], 1),
+        "steady_s": options.steady,
+        "pace": asdict(PACE),
+    }
 
 
 @contextmanager

@@ -34,7 +34,7 @@ class Refusal:
 
 def settle(drafts: Iterable[Draft], old: list[Condition], generation: int, now: float) -> list[Condition]:
     """Turn drafts into conditions; lastTransitionTime is kept where the status is unchanged."""
-    settled = []
+    settled, stamp = [], timestamp(now)
     for draft in drafts:
         before = find_condition(old, draft.type)
         kept = before is not None and before.status == draft.word
@@ -45,7 +45,7 @@ def settle(drafts: Iterable[Draft], old: list[Condition], generation: int, now: 
                 reason=draft.reason.value,
                 message=draft.message[:MESSAGE_LIMIT],
                 observed_generation=generation,
-                last_transition_time=before.last_transition_time if kept and before else timestamp(now),
+                last_transition_time=before.last_transition_time if kept and before else stamp,
             )
         )
     return settled
