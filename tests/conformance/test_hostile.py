@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from lorafleet_contracts.digest import adapter_files, folder_digest
 from tests.conformance.client import BASE, Client, LoadedAdapter
 from tests.engine.support.hostile import HOSTILE
 from tests.support.engine_process import Engine
@@ -126,13 +127,23 @@ def test_weights_that_are_no_numbers_are_refused_by_name(client: Client, volume:
     tensors[name][3, 2] = value
     save_file(tensors, folder / WEIGHTS)
     uri = f"pvc://models/{folder.name}"
-    digest = client.inspect(folder.name, uri).json()["digest"]
+    digest = folder_digest(folder, adapter_files(folder))
 
-    answer = client.put(folder.name, digest, uri)
-
-    assert answer.status_code == 422
-    assert f"{name} has 1 of 512 values that are not finite ({word})" in answer.json()["reasons"][0]
+    for answer in (client.inspect(folder.name, uri), client.put(folder.name, digest, uri)):
+        assert answer.status_code == 422
+        assert f"{name} has 1 of 512 values that are not finite ({word})" in answer.json()["reasons"][0]
     assert client.post("/v1/completions", f"{folder.name}@{digest}", {"prompt": "x"}).status_code == 503
+
+
+@pytest.mark.usefixtures("unharmed")
+def test_an_adapter_that_changes_nothing_is_a_warning(client: Client, volume: Path) -> None:
+    folder = make_adapter(volume / "nothing", AdapterRecipe(44))
+    tensors = load_file(folder / WEIGHTS)
+    save_file({name: tensor * (".lora_B." not in name) for name, tensor in tensors.items()}, folder / WEIGHTS)
+
+    report = client.inspect("nothing", "pvc://models/nothing").json()
+
+    assert report["warnings"] == ["14 of 14 modules have a B of zeros and change nothing"]
 
 
 @pytest.mark.usefixtures("unharmed")

@@ -23,7 +23,6 @@ class PackedAdapter:
     dtype: DType
     rank: int
     module_ranks: tuple[tuple[int, ...], ...]
-    warnings: tuple[str, ...]
 
     @property
     def bytes(self) -> int:
@@ -37,27 +36,27 @@ class PackedAdapter:
 
 def pack_adapter(adapter_dir: Path, shape: ModelShape, dtype: DType) -> PackedAdapter:
     """Pack for a base of `shape`. Raises what plan_adapter raises, and BrokenAdapterError for values that are not
-    finite in `dtype`; a B of zeros is a warning."""
+    finite in `dtype`."""
     plan = plan_adapter(adapter_dir, shape)
     ranks = [[0] * len(PROJECTIONS) for _ in range(shape.layers)]
     for module in plan.modules:
         ranks[module.layer][PROJECTIONS.index(module.module)] = module.rank
     parts: list[torch.Tensor] = []
-    idle = 0
     for module in plan.modules:
-        down, up = _module_rows(plan, module, _TORCH[dtype])
-        parts += [down.reshape(-1), up.reshape(-1)]
-        idle += not bool(up.any())
-    warnings = list(plan.warnings)
-    if idle:
-        warnings.append(f"{idle} of {len(plan.modules)} modules have a B of zeros and change nothing")
+        parts += [rows.reshape(-1) for rows in _module_rows(plan, module, _TORCH[dtype])]
     return PackedAdapter(
         data=torch.cat(parts),
         dtype=dtype,
         rank=max(module.rank for module in plan.modules),
         module_ranks=tuple(tuple(row) for row in ranks),
-        warnings=tuple(warnings),
     )
+
+
+def check_values(adapter_dir: Path, shape: ModelShape, dtype: DType) -> tuple[str, ...]:
+    """Read every number as packing would, and give the warnings. Raises what pack_adapter raises."""
+    plan = plan_adapter(adapter_dir, shape)
+    idle = sum(not bool(_module_rows(plan, module, _TORCH[dtype])[1].any()) for module in plan.modules)
+    return (f"{idle} of {len(plan.modules)} modules have a B of zeros and change nothing",) if idle else ()
 
 
 def _module_rows(plan: AdapterPlan, module: AdaptedModule, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

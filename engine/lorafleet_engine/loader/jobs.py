@@ -8,9 +8,10 @@ import hashlib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,13 +71,18 @@ class Jobs:
         return BaseFetched(job.job, str(folder), digest)
 
     def inspect(self, job: InspectAdapter) -> Inspected:
-        """Fetch and verify an adapter onto the disk tier. Raises JobError."""
+        """Fetch and verify an adapter, all its numbers too, onto the disk tier. Raises JobError."""
         with self._locks[job.digest or job.uri]:
             if job.digest:
                 with self._verified(job.digest) as folder:
                     if folder is not None:
-                        return Inspected(job.job, self._need_packer().inspect(folder, job.digest))
-            return Inspected(job.job, self._fetch_adapter(job.uri, job.digest))
+                        return Inspected(job.job, self._examine(folder, job.digest))
+            return Inspected(job.job, self._fetch_adapter(job.uri, job.digest, self._examine))
+
+    def _examine(self, folder: Path, digest: str) -> AdapterFacts:
+        packer = self._need_packer()
+        facts = packer.inspect(folder, digest)
+        return replace(facts, warnings=(*facts.warnings, *packer.check_values(folder)))
 
     def pack(self, job: PackAdapter) -> Packed:
         """Have an adapter's blob on the host tier, pinned. Raises JobError."""
@@ -150,12 +156,14 @@ class Jobs:
             raise JobError(ProblemCode.LOADER_BUSY, "the base model is still being fetched")
         return PackedTier(self._disk, self._host, fingerprint_of(self._config, base_dir))
 
-    def _fetch_adapter(self, uri: str, declared: str | None) -> AdapterFacts:
+    def _fetch_adapter(
+        self, uri: str, declared: str | None, look: Callable[[Path, str], AdapterFacts] | None = None
+    ) -> AdapterFacts:
         source = open_folder(uri, self._volumes_dir)
         with self._disk.temporary() as folder:
             digest = fetch_adapter(source, folder, self._disk.limit)
             _check_digest(source, declared or "", digest)
-            facts = self._need_packer().inspect(folder, digest)
+            facts = (look or self._need_packer().inspect)(folder, digest)
             self._disk.admit(folder, digest)
         return facts
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from lorafleet_contracts.admin import ProblemCode
 from lorafleet_contracts.digest import CHAT_TEMPLATE
-from lorafleet_engine.adapters.pack import pack_adapter
+from lorafleet_engine.adapters.pack import check_values, pack_adapter
 from lorafleet_engine.adapters.peft import inspect_adapter
 from lorafleet_engine.errors import BrokenAdapterError, JobError, UnsupportedAdapterError
 from lorafleet_engine.loader.messages import AdapterFacts
@@ -46,6 +46,13 @@ class Packer:
         warnings = (*found.warnings, *self._check_base(found.base))
         sizes = found.bytes, found.device_bytes
         return AdapterFacts(digest, *sizes, found.rank, found.target_modules, found.base, warnings)
+
+    def check_values(self, folder: Path) -> tuple[str, ...]:
+        """Read every number once, for the warnings that they give. Raises JobError for those that cannot be served."""
+        try:
+            return check_values(folder, self._shape, self._dtype)
+        except (BrokenAdapterError, UnsupportedAdapterError) as error:
+            raise JobError(ProblemCode.UNSUPPORTED_ADAPTER, str(error), error.reasons) from error
 
     def pack(self, folder: Path, path: Path, dtype: Literal["float32", "bfloat16"] | None = None) -> BlobRef:
         """Write the packed bytes, in the engine's dtype or another, to `path`. Raises JobError."""

@@ -19,7 +19,7 @@ from hypothesis import strategies as some
 
 from lorafleet_contracts.capacity import ModelShape
 from lorafleet_engine.adapters.options import NO_EFFECT, REFUSED, USED
-from lorafleet_engine.adapters.pack import pack_adapter
+from lorafleet_engine.adapters.pack import check_values, pack_adapter
 from lorafleet_engine.adapters.peft import inspect_adapter
 from lorafleet_engine.errors import MAX_REASON, BrokenAdapterError, UnsupportedAdapterError
 from tests.engine.support.hostile import assemble, take_apart
@@ -69,7 +69,7 @@ def test_published_configs_are_taken(good: Path, shape: ModelShape, tmp_path: Pa
     packed = pack_adapter(tmp_path, shape, "float32")
 
     assert torch.equal(packed.data, expected.data)
-    assert packed.warnings == ()
+    assert inspect_adapter(tmp_path, shape, 4).warnings == ()
 
 
 scalars = some.one_of(
@@ -185,7 +185,7 @@ def judge(
             facts = inspect_adapter(folder, shape, 4)
             assert (facts.bytes, facts.rank) == (packed.bytes, packed.rank)
             assert bool(torch.isfinite(packed.data).all())
-            reasons = (*facts.warnings, *packed.warnings, "taken")
+            reasons = (*facts.warnings, *check_values(folder, shape, "float32"), "taken")
         assert time.thread_time() - began < SECONDS
     assert reasons
     assert len(reasons) <= 2 + len(REFUSED) + len(USED)

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from lorafleet_contracts.capacity import PROJECTIONS, ModelShape
-from lorafleet_engine.adapters.pack import pack_adapter
+from lorafleet_engine.adapters.pack import check_values, pack_adapter
 from lorafleet_engine.adapters.peft import inspect_adapter, module_path
 from lorafleet_engine.errors import BrokenAdapterError
 from tests.engine.adapters.conftest import Spoilable
@@ -32,7 +32,7 @@ def test_layout_and_scale(tiny: Callable[[str], TinyModel], shape: ModelShape, d
                 at += expected.numel()
     assert at == packed.data.numel()
     assert packed.module_ranks == ((16,) * 7,) * shape.layers
-    assert (packed.rank, packed.dtype, packed.warnings) == (16, dtype, ())
+    assert (packed.rank, packed.dtype) == (16, dtype)
     assert packed.bytes == inspect_adapter(directory, shape, kind.itemsize).bytes
 
 
@@ -46,7 +46,7 @@ def test_written_file_holds_the_bytes(tiny: Callable[[str], TinyModel], shape: M
 
 def test_zeros_are_a_warning(copy_of: Callable[[str], Spoilable], shape: ModelShape) -> None:
     adapter = copy_of("all-r8").tensors(lambda t: [t[name].zero_() for name in t if "k_proj.lora_B" in name])
-    assert pack_adapter(adapter.directory, shape, "float32").warnings == (
+    assert check_values(adapter.directory, shape, "float32") == (
         "3 of 21 modules have a B of zeros and change nothing",
     )
 
@@ -64,8 +64,9 @@ def test_numbers_must_be_finite(
     if (side, value) == ("A", 3e38):
         assert pack_adapter(adapter.directory, shape, "float32").rank == 8, "it is a number, and not scaled"
         return
-    with pytest.raises(BrokenAdapterError, match=rf"{name} has .*{words}"):
-        pack_adapter(adapter.directory, shape, "float32")
+    for read in (pack_adapter, check_values):
+        with pytest.raises(BrokenAdapterError, match=rf"{name} has .*{words}"):
+            read(adapter.directory, shape, "float32")
 
 
 def test_integers_are_not_read(copy_of: Callable[[str], Spoilable], shape: ModelShape) -> None:
