@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from lorafleet_contracts.capacity import PROJECTIONS
 from lorafleet_engine.bench.bench import Bench
 from lorafleet_engine.bench.engine import RandomSource, install, random_adapter
-from lorafleet_engine.bench.judge import Judge, relative_l2
+from lorafleet_engine.bench.judge import FLOAT32_BOUND, PARITY, Judge, relative_l2
 from lorafleet_engine.bench.options import TINY, Options
 from lorafleet_engine.bench.plain import PlainModel
 from lorafleet_engine.bench.session import EnginePlan
@@ -33,6 +34,7 @@ SHAPE = {
 RANKS = (8, 16, 1, 64, 5, 32)
 ADAPTERS = 32
 BASE_ROWS_BOUND = 2e-3
+STRONG = 10
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,24 @@ def test_logits_are_the_plain_model_s_and_graphs_give_eager_s_to_the_bit(steps: 
     plan = steps.decoding([None if row % 5 == 4 else row % ADAPTERS for row in range(rows)])
     found = steps.judge.check(plan)
     assert found["ok"], found
+
+
+@pytest.mark.parametrize("module", PROJECTIONS)
+def test_no_projection_s_update_is_lost(steps: Steps, module: str) -> None:
+    """An adapter of one projection, so strong that without it the logits are far away."""
+    core, source = steps.core, steps.source
+    whole = random_adapter(core.config, source, 77, 16)
+    own = {place: (down, STRONG * up) for place, (down, up) in whole.items() if place[1] == module}
+    install(core, "a9000", own)
+    plan = steps.decoding([9000, 9000, 9000])
+    tokens = [work.sequence.tokens for work in plan.works]
+    got = core.runner.logits(plan).float()
+    truth, rounded = (model.logits(tokens, [own] * 3) for model in (steps.judge.truth, steps.judge.rounded))
+    bound = max(FLOAT32_BOUND, PARITY * relative_l2(rounded, truth))
+    assert relative_l2(got, truth) <= bound
+    assert relative_l2(steps.judge.truth.logits(tokens, [None] * 3), truth) > 10 * bound
+    steps.clear()
+    core.residency.remove("a9000")
 
 
 def test_any_number_of_distinct_adapters(steps: Steps) -> None:
