@@ -7,11 +7,18 @@ from collections.abc import Iterator
 
 from lorafleet_engine.memory.geometry import SCRATCH_PAGE, pages_for_tokens
 from lorafleet_engine.memory.residency import Resident
+from lorafleet_engine.messages import SamplingParams
 from lorafleet_engine.runner.packing import ZERO_ROW
+from lorafleet_engine.runner.sampler import Draw
 from lorafleet_engine.scheduler.sequence import Sequence, StepPlan, Work
 
 NOTHING = StepPlan((), 0, ())
 """What a graph runs while it is captured: padding only."""
+DRAWS = tuple(
+    Draw(params, seed=0, tokens=(0,), prompt_length=1, position=0)
+    for params in (SamplingParams(1, top_p=0.9, logprobs=1), SamplingParams(1, top_k=5, repetition_penalty=1.1))
+)
+"""Every kind of draw."""
 FEW_TOKENS = 20
 
 

@@ -25,7 +25,7 @@ from lorafleet_engine.runner.inputs import InputBuilder
 from lorafleet_engine.runner.lora_work import LoraWork, lora_work, most_work
 from lorafleet_engine.runner.packing import ALIGNMENT, StepPacker, StepShape, exact_shape
 from lorafleet_engine.runner.pool import DevicePool
-from lorafleet_engine.runner.rehearsal import NOTHING, rehearsal
+from lorafleet_engine.runner.rehearsal import DRAWS, NOTHING, rehearsal
 from lorafleet_engine.runner.sampler import Draw, Sampled, Sampler
 from lorafleet_engine.runner.staging import Staging
 from lorafleet_engine.runner.team import Team
@@ -78,8 +78,8 @@ class Runner:
 
     @torch.inference_mode()
     def prepare(self) -> None:
-        """Capture all graphs and run steps with prompts, so that every kernel is compiled afterwards; on a CPU there is
-        nothing to do. All processes of a Team do this by themselves."""
+        """Capture all graphs, run steps with prompts and draw, so that every kernel is compiled afterwards; on a CPU
+        there is nothing to do. All processes of a Team do this by themselves."""
         if self._graphs is None:
             return
         longest = min(self._limits.tokens // 2, self._inputs.rope.shape[0])
@@ -95,6 +95,8 @@ class Runner:
             ints = self._pack(NOTHING, None, shape)
             self._staging.send(self._packed[: len(ints)])
             self._graphs.capture((shape,))
+        for draw in DRAWS:
+            self._sampler.finish(self._logits[:1], {0: draw}).wait()
         self.pool.clear_reserved()
 
     def close(self) -> None:

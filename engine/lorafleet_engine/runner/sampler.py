@@ -10,12 +10,12 @@ import math
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 
 from lorafleet_engine.kernels.best_token import best_token
+from lorafleet_engine.kernels.draw_token import draw_token
 from lorafleet_engine.messages import SamplingParams, Token
 from lorafleet_engine.runner.staging import Returning, upload
 
@@ -124,42 +124,33 @@ def _draw(rows: torch.Tensor, draws: Items[Draw], before: torch.Tensor | None) -
         places = upload(changed, torch.int64, rows.device)
         rows.index_copy_(0, places, _penalise(rows.index_select(0, places), [draws[n] for n in changed], before))
     chosen = rows.argmax(dim=-1)
-    for limited in ("no", "top_k", "top_p"):
-        group = [n for n, draw in enumerate(draws) if draw.params.temperature > 0 and _limits(draw) == limited]
+    for limited in (False, True):
+        group = [
+            n for n, draw in enumerate(draws) if draw.params.temperature > 0 and (draw.params.top_k > 0) is limited
+        ]
         if group:
             places = upload(group, torch.int64, rows.device)
             own = rows if len(group) == len(draws) else rows.index_select(0, places)
-            chosen.index_copy_(0, places, _invert(own, [draws[number] for number in group], limited))
+            chosen.index_copy_(0, places, _invert(own, [draws[number] for number in group], limited=limited))
     return chosen
 
 
-def _limits(draw: Draw) -> Literal["no", "top_k", "top_p"]:
-    """Which tokens may be drawn: all, of the `top_k` best those of top_p, or those of top_p."""
-    return "top_k" if draw.params.top_k > 0 else "top_p" if draw.params.top_p < 1 else "no"
-
-
-def _invert(rows: torch.Tensor, draws: Items[Draw], limited: str) -> torch.Tensor:
-    """Where each draw's random number falls in the cumulative distribution of what may be drawn."""
+def _invert(rows: torch.Tensor, draws: Items[Draw], *, limited: bool) -> torch.Tensor:
+    """Where each draw's random number falls in the cumulative distribution of what may be drawn: of all tokens, or of
+    the top_k likeliest (`limited`)."""
     settings = [(d.params.temperature, d.params.top_p, d.params.min_p, uniform(d.seed, d.position)) for d in draws]
     columns = upload(settings, torch.float64, rows.device)
+    if not limited:
+        return draw_token(rows, columns)
     temperature, top_p, min_p, chance = columns[:, :, None].unbind(1)
-    ids = None
-    if limited != "no":
-        size = rows.shape[1]
-        top_k = [min(draw.params.top_k or size, size) for draw in draws]
-        rows, ids = rows.topk(max(top_k)) if limited == "top_k" else rows.sort(dim=-1, descending=True)
-        chances = _softmax(rows, temperature)
-        chances = _candidates(chances, upload(top_k, torch.int64, rows.device)[:, None], top_p)
-    else:
-        chances = _softmax(rows, temperature)
+    top_k = [min(draw.params.top_k, rows.shape[1]) for draw in draws]
+    rows, ids = rows.topk(max(top_k))
+    chances = torch.softmax((rows - rows.amax(dim=-1, keepdim=True)).double() / temperature, dim=-1)
+    chances = _candidates(chances, upload(top_k, torch.int64, rows.device)[:, None], top_p)
     chances = torch.where(chances >= min_p * chances.amax(dim=-1, keepdim=True), chances, 0)
     total = chances.cumsum(dim=-1)
     place = torch.searchsorted(total, total[:, -1:] * chance, right=True).clamp(max=total.shape[1] - 1)
-    return (place if ids is None else ids.gather(1, place))[:, 0]
-
-
-def _softmax(rows: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
-    return torch.softmax((rows - rows.amax(dim=-1, keepdim=True)).double() / temperature, dim=-1)
+    return ids.gather(1, place)[:, 0]
 
 
 def _candidates(chances: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
