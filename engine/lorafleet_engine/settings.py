@@ -67,7 +67,8 @@ class MergeSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One engine. `memory_bytes` None on a CUDA device means its utilisation percent; `merge` None is a shared one."""
+    """One engine. `memory_bytes` None, where none are told on a CUDA device, means its utilisation percent; `merge`
+    None is a shared one."""
 
     base: BaseSettings
     caches: CacheSettings
@@ -231,10 +232,10 @@ def _choice(reader: _Reader, name: str, allowed: tuple[str, ...]) -> str:
 
 
 def _memory_bytes(reader: _Reader, device: str, host_bytes: int, cgroup: Path) -> int | None:
-    if device == "cuda":
-        return None
     if reader.is_set("MEMORY_BYTES"):
         return reader.number("MEMORY_BYTES", None, 1 << 20, 1 << 46)
+    if device == "cuda":
+        return None
     budget = memory_limit(cgroup) - host_bytes - INTERPRETER_RESERVE_BYTES
     if budget <= 0:
         raise SettingsError(

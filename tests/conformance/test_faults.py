@@ -11,7 +11,7 @@ import pytest
 
 from lorafleet_contracts.admin import PortName
 from tests.conformance.client import BASE, Client, until
-from tests.support.engine_process import Engine, running_engine, stop, wait_ready
+from tests.support.engine_process import SMALL, Engine, running_engine, stop, wait_ready
 from tests.support.tiny_model import AdapterRecipe, make_adapter, make_model
 
 LONGEST_GAP_SECONDS = 2.0
@@ -220,7 +220,7 @@ def test_versions_that_need_not_be_on_the_device_make_way_for_each_other(
     folder = tmp_path_factory.mktemp("narrow")
     make_model(folder / "volumes" / "models" / "tiny")
     make_adapter(folder / "volumes" / "models" / "kept", AdapterRecipe(19, rank=WIDE))
-    with running_engine(folder, "pvc://models/tiny") as engine, Client(engine) as client:
+    with running_engine(folder, "pvc://models/tiny", MEMORY_BYTES=str(SMALL)) as engine, Client(engine) as client:
         wait_ready(engine)
         room = until(client.state, lambda state: "memory" in state)["memory"]["adapters"]
         kept = client.bring("kept", "pvc://models/kept")

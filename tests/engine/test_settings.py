@@ -34,6 +34,9 @@ def test_a_gpu_engine_takes_a_percentage(tmp_path: Path) -> None:
 
     assert (settings.memory_bytes, settings.utilization_percent) == (None, 92)
 
+    told = BASE | {"LORAFLEET_DEVICE": "cuda", "LORAFLEET_MEMORY_BYTES": str(3 * GIB)}
+    assert load_settings(told, make_cgroup(tmp_path, memory=str(GIB))).memory_bytes == 3 * GIB
+
 
 @pytest.mark.parametrize(("quota", "threads"), [("150000 100000", 1), ("max 100000", None), ("50000 100000", 1)])
 def test_threads_follow_the_quota(tmp_path: Path, quota: str, threads: int | None) -> None:

@@ -67,6 +67,10 @@ def free_ports(count: int) -> list[int]:
             sock.close()
 
 
+SMALL = 384 << 20
+"""Bytes that are enough for an engine of the tests."""
+
+
 @contextmanager
 def running_engine(folder: Path, base_uri: str, **settings: str) -> Iterator[Engine]:
     """An engine over `folder` (caches, tokens, volumes), killed at the end. `settings`: LORAFLEET_* without prefix."""
@@ -76,8 +80,12 @@ def running_engine(folder: Path, base_uri: str, **settings: str) -> Iterator[Eng
     for name, token in tokens.items():
         (folder / "tokens" / name.value).write_text(token + "\n")
     ports = free_ports(3)
+    device = os.environ.get("LORAFLEET_CONFORMANCE_DEVICE", "cpu")
+    if device == "cpu":
+        settings = {"MEMORY_BYTES": str(SMALL), **settings}
     environment = _environment(folder, base_uri, ports) | {
-        f"LORAFLEET_{name}": value for name, value in settings.items()
+        "LORAFLEET_DEVICE": device,
+        **{f"LORAFLEET_{name}": value for name, value in settings.items()},
     }
     process = subprocess.Popen([sys.executable, "-m", "lorafleet_engine"], env=environment)
     urls = [f"http://127.0.0.1:{port}" for port in ports]
@@ -125,7 +133,6 @@ def _environment(folder: Path, base_uri: str, ports: list[int]) -> dict[str, str
         "OMP_NUM_THREADS": "1",
         "LORAFLEET_BASE_NAME": "tiny",
         "LORAFLEET_BASE_URI": base_uri,
-        "LORAFLEET_DEVICE": os.environ.get("LORAFLEET_CONFORMANCE_DEVICE", "cpu"),
         "LORAFLEET_BIND": "127.0.0.1",
         "LORAFLEET_SERVING_PORT": str(ports[0]),
         "LORAFLEET_STATE_PORT": str(ports[1]),
@@ -135,7 +142,6 @@ def _environment(folder: Path, base_uri: str, ports: list[int]) -> dict[str, str
         "LORAFLEET_DISK_CACHE_DIR": str(folder / "disk"),
         "LORAFLEET_HOST_CACHE_DIR": str(folder / "host"),
         "LORAFLEET_HOST_CACHE_BYTES": str(64 << 20),
-        "LORAFLEET_MEMORY_BYTES": str(384 << 20),
         "LORAFLEET_GPU_UTILIZATION_PERCENT": "20",
         "LORAFLEET_MAX_MODEL_LEN": "8192",
         "LORAFLEET_CPU_THREADS": "1",
