@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig
+from torch import nn
 
 from lorafleet_contracts.capacity import ModelShape
 from lorafleet_engine.adapters.options import NO_EFFECT, REFUSED, USED
@@ -79,6 +80,11 @@ def model(tiny: Callable[[str], TinyModel]) -> TinyModel:
 
 
 @pytest.fixture(scope="module")
+def base(model: TinyModel) -> nn.Module:
+    return model.base()
+
+
+@pytest.fixture(scope="module")
 def qwen(model: TinyModel) -> ModelShape:
     return read_config(model.directory).shape
 
@@ -99,8 +105,8 @@ def test_every_option_has_a_golden() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", EXACT)
-def test_exact(model: TinyModel, qwen: ModelShape, tmp_path: Path, name: str) -> None:
-    peft = make_peft_model(model, PLAIN | EXACT[name])
+def test_exact(base: nn.Module, qwen: ModelShape, tmp_path: Path, name: str) -> None:
+    peft = make_peft_model(base, PLAIN | EXACT[name])
     set_random_weights(peft)
     peft.save_pretrained(tmp_path)
 
@@ -121,9 +127,9 @@ def test_all_linear_as_a_word(copy_of: Callable[[str], Spoilable], shape: ModelS
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("init", ["pissa", "pissa_niter_4", "olora", "lora_ga"])
-def test_converted_initialisations(model: TinyModel, qwen: ModelShape, tmp_path: Path, init: str) -> None:
+def test_converted_initialisations(base: nn.Module, qwen: ModelShape, tmp_path: Path, init: str) -> None:
     """These change the base: as saved they are refused, as converted by peft they add what training added."""
-    peft = make_peft_model(model, PLAIN | {"init_lora_weights": init})
+    peft = make_peft_model(base, PLAIN | {"init_lora_weights": init})
     before = {path: layer.base_layer.weight + delta for (path, layer), delta in zipped(peft)}  # type: ignore[union-attr]
     peft.save_pretrained(tmp_path / "start")
     set_random_weights(peft)
@@ -195,9 +201,9 @@ UNDECLARED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", UNDECLARED)
-def test_what_peft_saves_is_refused(model: TinyModel, qwen: ModelShape, tmp_path: Path, name: str) -> None:
+def test_what_peft_saves_is_refused(base: nn.Module, qwen: ModelShape, tmp_path: Path, name: str) -> None:
     options, word = UNDECLARED[name]
-    make_peft_model(model, PLAIN | options).save_pretrained(tmp_path)
+    make_peft_model(base, PLAIN | options).save_pretrained(tmp_path)
     with pytest.raises(UnsupportedAdapterError):
         inspect_adapter(tmp_path, qwen, 4)
 

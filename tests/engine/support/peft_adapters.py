@@ -1,5 +1,6 @@
 """Adapters made by peft itself with any options, and what peft says that they add to the base's weights."""
 
+import copy
 from typing import Any
 
 import torch
@@ -9,12 +10,11 @@ from torch import nn
 from lorafleet_contracts.capacity import PROJECTIONS, ModelShape
 from lorafleet_engine.adapters.pack import PackedAdapter
 from lorafleet_engine.adapters.peft import module_path
-from tests.engine.support.tiny import TinyModel
 
 
-def make_peft_model(model: TinyModel, options: dict[str, Any]) -> PeftModel:
-    """The base with a fresh adapter."""
-    found: PeftModel = get_peft_model(model.base(), LoraConfig(task_type="CAUSAL_LM", **options))
+def make_peft_model(base: nn.Module, options: dict[str, Any]) -> PeftModel:
+    """A copy of the base with a fresh adapter."""
+    found: PeftModel = get_peft_model(copy.deepcopy(base), LoraConfig(task_type="CAUSAL_LM", **options))
     return found
 
 
