@@ -12,6 +12,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(600)  # 100 s of one processor
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels are compiled here")
 def test_small_cases() -> None:
     """A process of its own: triton decides once, when it is imported."""
