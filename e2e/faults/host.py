@@ -13,7 +13,7 @@ from pathlib import Path
 
 from e2e.cluster.commands import run
 from e2e.cluster.paths import Cache
-from e2e.cluster.processes import ProcessTable, read_environment
+from e2e.cluster.processes import ProcessTable, read_environment, start_time_of
 
 
 def pod_processes(pod: str, words: str) -> list[int]:
@@ -28,7 +28,7 @@ def pod_processes(pod: str, words: str) -> list[int]:
             continue
         if words in command and f"HOSTNAME={pod}".encode() in read_environment(entry).split(b"\0"):
             found.append(int(entry.name))
-    return sorted(found)
+    return sorted(found, key=lambda pid: start_time_of(pid) or 0)
 
 
 def kill(pod: str, words: str, number: signal.Signals = signal.SIGKILL) -> None:

@@ -7,6 +7,7 @@ from e2e.faults.stage import Stage, fault, stalled
 from e2e.faults.store import FaultyStore, Mode
 from e2e.fleet import Object, adapter, condition, holds
 from e2e.waiting import wait_until
+from lorafleet_contracts.digest import adapter_files, folder_digest
 
 pytestmark = pytest.mark.long
 
@@ -25,13 +26,13 @@ def verdict(stage: Stage, name: str) -> Object:
 def test_a_store_that_hangs_holds_up_nobody_else(stage: Stage, store: FaultyStore, robot: str) -> None:
     store.mode = "hung"
     hung = [f"hung-{number}" for number in range(HUNG)]
-    with fault(stage, "store-hung", "an artifact store that never answers", within=150) as watch:
+    with fault(stage, "store-hung", "an artifact store that never answers", within=300) as watch:
         watch.broken()
-        stage.fleet.apply(*[stored(store, name, "poet") for name in hung])
+        stage.fleet.apply(*[stored(store, name, "robot") for name in hung])
         wait_until(lambda: len(store.asked) >= 4, seconds=30, what="engines ask the store")
         stage.fleet.apply(adapter(robot))
-        watch.seconds["others"] = wait_until(lambda: is_ready(stage, robot), seconds=45, what="robot from a good store")
-        wait_until(lambda: verdict(stage, hung[0]).get("status") == "False", seconds=60, what="a verdict on the hung")
+        watch.seconds["others"] = wait_until(lambda: is_ready(stage, robot), seconds=60, what="robot from a good store")
+        wait_until(lambda: verdict(stage, hung[0]).get("status") == "False", seconds=120, what="a verdict on the hung")
         store.mode = "honest"
         store.ended.set()
         wait_until(lambda: all(is_ready(stage, name) for name in hung), seconds=120, what="all are Ready")
@@ -67,15 +68,16 @@ def for_a_while(stage: Stage, store: FaultyStore, mode: Mode, name: str, title: 
 
 
 def test_wrong_bytes_are_refused_and_the_old_version_serves(stage: Stage, store: FaultyStore) -> None:
-    """An update of `shout` to files that are not those of the declared digest."""
+    """An update of `shout` to poet's files, which are not those of the declared digest."""
     honest = stage.fleet.get("loraadapter", "shout")
     assert honest
-    digest = honest["status"]["digest"]
+    folder = store.folder / "poet"
+    digest = folder_digest(folder, adapter_files(folder))
     with fault(stage, "store-lying", "an artifact store that sends wrong bytes") as watch:
         watch.changed.add("loraadapters/shout")
         store.mode = "wrong-bytes"
         watch.broken()
-        source = {"uri": f"{store.address}shout", "digest": digest}
+        source = {"uri": f"{store.address}poet", "digest": digest}
         try:
             stage.fleet.patch("loraadapter", "shout", {"source": source})
             wait_until(lambda: stalled(stage.fleet, "shout"), seconds=60, what="the lie is told")

@@ -3,6 +3,7 @@
 It ends when the pipe ends. Nothing that a job meets ends it; the api restarts it if it dies all the same.
 """
 
+import errno
 import logging
 import threading
 from collections.abc import Callable
@@ -28,7 +29,10 @@ from lorafleet_engine.loader.messages import (
 )
 
 logger = logging.getLogger(__name__)
-WORKERS = 4
+FETCHERS, PACKERS = 4, 8
+"""Threads for inspections, which wait for sources, and for all else: a source that hangs holds up no other load."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+HELP_WHEN_FULL = "give the node more room, or the pool a smaller engine.memory.diskCache"
 
 
 class _Outbox:
@@ -53,19 +57,21 @@ def run_loader(connection: "Connection[FromLoader, ToLoader]") -> None:
     outbox = _Outbox(connection)
     stopped = threading.Event()
     threading.Thread(target=_beat, args=(jobs, outbox, stopped), daemon=True).start()
-    workers = ThreadPoolExecutor(WORKERS)
+    fetchers, packers = ThreadPoolExecutor(FETCHERS), ThreadPoolExecutor(PACKERS)
     try:
         while True:
             message = connection.recv()
             if isinstance(message, Release):
                 jobs.release(message.digest)
             elif isinstance(message, WarmUp):
-                workers.submit(jobs.warm_up)
+                packers.submit(jobs.warm_up)
             else:
+                workers = fetchers if isinstance(message, InspectAdapter) else packers
                 workers.submit(_answer, jobs, message, outbox)
     except EOFError:
         stopped.set()
-        workers.shutdown(wait=False, cancel_futures=True)
+        for workers in (fetchers, packers):
+            workers.shutdown(wait=False, cancel_futures=True)
         jobs.close()
 
 
@@ -81,6 +87,9 @@ def _answer(jobs: Jobs, job: Job, outbox: _Outbox) -> None:
         outbox.send(JobFailed(job.job, error.code, error.message, error.reasons))
     except Exception as error:
         logger.exception("job %d failed", job.job)
+        if isinstance(error, OSError) and error.errno in FULL:
+            outbox.send(JobFailed(job.job, ProblemCode.INTERNAL, f"{error.strerror}: {HELP_WHEN_FULL}"))
+            return
         outbox.send(JobFailed(job.job, ProblemCode.INTERNAL, f"{type(error).__name__}: {error}"))
 
 

@@ -7,6 +7,7 @@ never leave it, links only lead to places inside its root, redirects are refused
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -21,6 +22,9 @@ from lorafleet_engine.errors import JobError
 
 CHUNK_BYTES = 1 << 20
 TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+SLOWEST_BYTES_PER_SECOND = 4 << 10
+"""A source that sends less than this, once it had GRACE_SECONDS, would keep a thread of the loader for hours."""
+GRACE_SECONDS = 60.0
 
 
 class Folder(Protocol):
@@ -120,8 +124,9 @@ class HttpFolder:
 
     absence = "HTTP 404"
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, grace_seconds: float = GRACE_SECONDS) -> None:
         self._uri = uri.rstrip("/") + "/"
+        self._grace = grace_seconds
         self._fetched: dict[str, Stamp | None] = {}
 
     def fetch(self, name: str, target: Path, limit: int) -> str | None:
@@ -137,7 +142,7 @@ class HttpFolder:
                     return None
                 _refuse_answer(response, name)
                 with target.open("xb") as sink:
-                    return _copy(response.iter_raw(CHUNK_BYTES), sink, name, limit)
+                    return _copy(_in_time(response.iter_raw(), name, self._grace), sink, name, limit)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise JobError(
                 ProblemCode.SOURCE_UNREACHABLE, f"{name} cannot be fetched: {type(error).__name__}: {error}"
@@ -179,6 +184,20 @@ def _refuse_answer(response: httpx.Response, name: str) -> None:
         raise JobError(ProblemCode.SOURCE_UNREACHABLE, f"the source answers {name} with HTTP {response.status_code}")
     if response.headers.get("content-encoding", "identity") != "identity":
         raise JobError(ProblemCode.SOURCE_UNREACHABLE, f"the source sends {name} compressed although asked not to")
+
+
+def _in_time(pieces: Iterator[bytes], name: str, grace: float) -> Iterator[bytes]:
+    """The same pieces, as long as they come at a bearable rate after `grace` seconds. Raises JobError."""
+    began, size = time.monotonic(), 0
+    for piece in pieces:
+        size += len(piece)
+        waited = time.monotonic() - began
+        if waited > grace and size < waited * SLOWEST_BYTES_PER_SECOND:
+            raise JobError(
+                ProblemCode.SOURCE_UNREACHABLE,
+                f"the source sent {size} bytes of {name} in {waited:.0f} s, which is too slow; check the server",
+            )
+        yield piece
 
 
 def _copy(chunks: Iterator[bytes], sink: BinaryIO, name: str, limit: int) -> str:

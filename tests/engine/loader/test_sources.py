@@ -1,6 +1,7 @@
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from lorafleet_contracts.admin import ProblemCode
 from lorafleet_engine.errors import JobError
-from lorafleet_engine.loader.sources import open_folder
+from lorafleet_engine.loader.sources import HttpFolder, open_folder
 
 
 class Files(BaseHTTPRequestHandler):
@@ -25,6 +26,8 @@ class Files(BaseHTTPRequestHandler):
             self.send_header("content-length", "100")
             self.end_headers()
             self.wfile.write(b"half")
+        elif self.path == "/m/dribbled.json":
+            self._dribble()
         elif self.path == "/m/zipped.json":
             self._answer(200, b"zz", encoding="gzip")
         else:
@@ -39,6 +42,18 @@ class Files(BaseHTTPRequestHandler):
             self.send_header("content-encoding", encoding)
         self.end_headers()
         self.wfile.write(body)
+
+    def _dribble(self) -> None:
+        """A byte now and then: every read succeeds, and it never ends."""
+        self.send_response(200)
+        self.send_header("content-length", "1000000")
+        self.end_headers()
+        try:
+            for _ in range(200):
+                self.wfile.write(b"x")
+                time.sleep(0.05)
+        except (BrokenPipeError, ConnectionResetError):
+            return
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -102,6 +117,12 @@ def test_http_answers_that_are_not_taken(
     server: str, volume: Path, tmp_path: Path, name: str, code: ProblemCode
 ) -> None:
     assert code_of(server, volume, name, tmp_path) == code
+
+
+def test_a_source_that_dribbles_is_given_up(server: str, tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="too slow; check the server") as caught:
+        HttpFolder(server, grace_seconds=0.3).fetch("dribbled.json", tmp_path / "target", 10_000_000)
+    assert caught.value.code == ProblemCode.SOURCE_UNREACHABLE
 
 
 def test_nobody_listening_is_unreachable(volume: Path, tmp_path: Path) -> None:

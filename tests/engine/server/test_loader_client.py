@@ -11,6 +11,7 @@ from lorafleet_contracts.admin import ProblemCode
 from lorafleet_contracts.capacity import PROJECTIONS
 from lorafleet_engine.errors import JobError
 from lorafleet_engine.loader.messages import LoaderConfig
+from lorafleet_engine.loader.process import FETCHERS
 from lorafleet_engine.server.loader_client import LoaderClient
 from tests.support.tiny_model import make_model
 
@@ -18,8 +19,8 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path, max_jobs: int = 8) -> AsyncIterator[LoaderClient]:
-    """A client over a real loader process; two seconds of silence count as hanging."""
+async def running(folder: Path, max_jobs: int = 8, stall_seconds: float = 5.0) -> AsyncIterator[LoaderClient]:
+    """A client over a real loader process; `stall_seconds` of silence count as hanging."""
     config = LoaderConfig(
         host_dir=str(folder / "host"),
         host_bytes=1 << 20,
@@ -30,7 +31,7 @@ async def running(folder: Path, max_jobs: int = 8) -> AsyncIterator[LoaderClient
         base_names=("tiny",),
         target_modules=PROJECTIONS,
     )
-    client = LoaderClient(config, max_jobs=max_jobs, stall_seconds=5.0)
+    client = LoaderClient(config, max_jobs=max_jobs, stall_seconds=stall_seconds)
     task = asyncio.create_task(client.run())
     try:
         yield client
@@ -61,6 +62,32 @@ async def test_a_failed_job_says_why(tmp_path: Path) -> None:
             await client.fetch_base("pvc://models/absent", "")
 
     assert caught.value.code == ProblemCode.SOURCE_UNREACHABLE
+
+
+async def test_sources_that_hang_hold_up_inspections_only(tmp_path: Path) -> None:
+    """More hang than the loader has threads for inspections; what does not wait for a source goes on."""
+    make_model(tmp_path / "models" / "tiny")
+    asked = 0
+    ended = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await ended.wait()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, running(tmp_path, max_jobs=32, stall_seconds=60) as client:
+        waiting = [asyncio.create_task(client.inspect(f"http://127.0.0.1:{port}/{n}", None)) for n in range(12)]
+        while asked < FETCHERS:  # noqa: ASYNC110 - the server tells nobody
+            await asyncio.sleep(0.02)
+        async with asyncio.timeout(25):  # below what a read of a source may take
+            await client.fetch_base("pvc://models/tiny", "")
+        ended.set()
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 @pytest.mark.heavy
