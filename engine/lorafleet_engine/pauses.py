@@ -1,5 +1,5 @@
 """What keeps the interpreter from holding up a loop that must launch the next step in time, or an api that passes its
-tokens on. Used by loop.py and server/engine.py, and by bench/ so that it measures what is deployed.
+tokens on. Used by loop.py, server/engine.py and parallel/follower.py; by bench/, too, to measure what is deployed.
 
 A full collection of a loop with hundreds of requests and versions takes longer than a step (11 ms measured), so it is
 left for moments without requests. Nothing here makes cycles as a matter of course, so little is ever collected.

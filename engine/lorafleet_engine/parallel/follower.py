@@ -34,6 +34,7 @@ from lorafleet_engine.parallel.messages import (
     Step,
     ToFollower,
 )
+from lorafleet_engine.pauses import set_aside
 from lorafleet_engine.runner.assembly import EngineCore, Part, device_of, overwrite_weights, start_core
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ def _serve(connection: Connection) -> None:
     shard = Shard(config.rank, config.size)
     collective = Collective(shard, config.meeting, device_of(config.settings, shard))
     core = start_core(config.settings, Part(shard, collective.add_up))
+    set_aside()
     connection.send(FollowerReady(core.plan.pages, core.plan.table_rows))
     worker = _Worker(core, config, collective, connection)
     while True:
