@@ -39,8 +39,9 @@ def unlimited_breakers() -> Document:
 
 
 def _picker_cluster(port: int) -> Document:
-    # the keep-alive ends streams of a picker that hangs without closing its connection
-    keepalive = {"connection_keepalive": {"interval": "2s", "timeout": "1s"}}
+    # the keep-alive ends streams of a picker that hangs without closing its connection; one that a busy machine lets
+    # wait for a second does not hang
+    keepalive = {"connection_keepalive": {"interval": "2s", "timeout": "2s"}}
     endpoint = {"endpoint": {"address": address("127.0.0.1", port)}}
     return {
         "name": "picker",
