@@ -48,6 +48,10 @@ def restarts(fleet: Fleet) -> dict[str, int]:
 
 
 def ready_replicas(fleet: Fleet) -> set[str]:
-    """The replicas that are ready."""
+    """The replicas that are ready. A pod that was made a moment ago has no container yet."""
     pods = fleet.list("pods", selector=f"{LABEL_POOL}={POOL}")
-    return {pod["metadata"]["name"] for pod in pods if pod["status"]["containerStatuses"][0]["ready"]}
+    return {
+        pod["metadata"]["name"]
+        for pod in pods
+        if any(each["ready"] for each in pod["status"].get("containerStatuses", []))
+    }
