@@ -41,4 +41,5 @@ def test_the_second_replica_stays_until_the_first_is_back(fleet: Fleet, acme: Cl
     with pytest.raises(CommandFailed, match="disruption budget"):
         evict(fleet, second)
     wait_until(lambda: ready_replicas(fleet) == {first, second}, seconds=180, what="the evicted replica is back")
-    wait_until(lambda: allowed(fleet, f"{POOL}-shared", DEMO) == 1, seconds=15, what="the next may go")
+    # Kubernetes counts whoever has the evicted pod's name as gone for two minutes.
+    wait_until(lambda: allowed(fleet, f"{POOL}-shared", DEMO) == 1, seconds=150, what="the next may go")

@@ -13,22 +13,22 @@ from e2e.fleet import CHART, DEMO, KINDS, NAMESPACE, Fleet, forwarded
 from e2e.quickstart import Keys
 from lorafleet_contracts.names import LABEL_POOL
 
-NEW_FIELD = "prefixCache"  # of engine, in LoraPool: stands for whatever the next version adds
+NEW_FIELD = "trainedOn"  # of a LoraAdapter's spec: stands for whatever the next version adds
+CRD = "loraadapters.lorafleet.io"
 LEVEL = "LORAFLEET_LOG_LEVEL"
 
 
-def engine_fields(crd: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a LoraPool's spec.engine."""
+def spec_fields(crd: dict[str, Any]) -> dict[str, Any]:
+    """The schemas of the fields of a LoraAdapter's spec."""
     (version,) = crd["spec"]["versions"]
-    schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["engine"]
-    return dict(schema["properties"])
+    fields: dict[str, Any] = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    return fields
 
 
 def older_crd() -> dict[str, Any]:
-    """LoraPool as a version before had it: without the field."""
-    crd: dict[str, Any] = yaml.safe_load((CHART / "crds" / "lorapools.yaml").read_text())
-    (version,) = crd["spec"]["versions"]
-    del version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["engine"]["properties"][NEW_FIELD]
+    """LoraAdapter as a version before had it: without the field."""
+    crd: dict[str, Any] = yaml.safe_load((CHART / "crds" / "loraadapters.yaml").read_text())
+    del spec_fields(crd)[NEW_FIELD]
     return crd
 
 
@@ -61,9 +61,9 @@ def check_answers(fleet: Fleet, keys: Keys) -> None:
 def older(fleet: Fleet, keys: Keys) -> Iterator[None]:
     """The installation with the older CRD, in use."""
     fleet.kubectl.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=yaml.safe_dump(older_crd()))
-    found = fleet.get("crd", "lorapools.lorafleet.io", "")
+    found = fleet.get("crd", CRD, DEMO)
     assert found
-    assert NEW_FIELD not in engine_fields(found)
+    assert NEW_FIELD not in spec_fields(found)
     yield
     fleet.install()
 
@@ -73,9 +73,9 @@ def test_upgrade_and_rollback_leave_engines_and_objects_alone(fleet: Fleet, keys
     check_answers(fleet, keys)
 
     fleet.install("operator.logLevel=DEBUG", "gateway.logLevel=DEBUG")
-    found = fleet.get("crd", "lorapools.lorafleet.io", "")
+    found = fleet.get("crd", CRD, DEMO)
     assert found
-    assert NEW_FIELD in engine_fields(found)
+    assert NEW_FIELD in spec_fields(found)
     assert (level(fleet, "operator"), level(fleet, "gateway")) == ("DEBUG", "DEBUG")
     fleet.wait_ready(seconds=30)
     check_answers(fleet, keys)
