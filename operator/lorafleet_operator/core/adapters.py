@@ -16,6 +16,8 @@ from lorafleet_operator.core.snapshot import Adapter, Attempt
 from lorafleet_operator.core.verification import Verification
 
 T = ConditionType
+SHOWN = 8
+"""Places in a status at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ def judge_adapter(case: Case, seen: Observed) -> Verdict | None:
     outcome = _decide(case, seen)
     drafts = _drafts(outcome, case, seen)
     record = _record(case, outcome)
-    return Verdict(case, seen, outcome, record, drafts) if _is_news(case, outcome, drafts, record) else None
+    news = _is_news(case, outcome, drafts, record) or (outcome.ready is True and _has_moved(case.adapter.status, seen))
+    return Verdict(case, seen, outcome, record, drafts) if news else None
 
 
 def news_of_warnings(adapter: Adapter, status: LoraAdapterStatus) -> str | None:
@@ -249,7 +252,7 @@ def _compose(
             Placement(replica=each.replica, digest=case.target, reason=each.reason)
             for each in choices
             if each.replica in seen.resident
-        ][:8]
+        ][:SHOWN]
     elif outcome.digest:
         counts, held = old.replicas, old.placements
     else:
@@ -270,7 +273,7 @@ def _compose(
 
 
 def _is_news(case: Case, outcome: _Outcome, drafts: list[Draft], record: _Record) -> bool:
-    """Whether a status is worth writing; counts and places are refreshed only along with it."""
+    """Whether what a status says has changed; counts and places alone are news only where they have come to rest."""
     old, generation = case.adapter.status, case.adapter.meta.generation
     if old.observed_generation == generation and outcome.ready is None and outcome.passing:
         # One word of progress a generation is enough, and what stalled it stands until there is an answer.
@@ -288,3 +291,13 @@ def _is_news(case: Case, outcome: _Outcome, drafts: list[Draft], record: _Record
         != (record.rank, record.bytes, record.target_modules, record.verified_digest, record.verified_generation)
         or not stand(drafts, old.conditions)
     )
+
+
+def _has_moved(old: LoraAdapterStatus, seen: Observed) -> bool:
+    """Whether a version that serves is exactly where it belongs and the status shows other places than that."""
+    chosen = {choice.replica for choice in seen.placed.choices} if seen.placed else set()
+    if seen.resident != chosen:
+        return False
+    counts = ReplicaCounts(resident=len(chosen), desired=len(chosen))
+    # Of more places than a status can hold, which are shown does not matter.
+    return old.replicas != counts or (len(chosen) <= SHOWN and {each.replica for each in old.placements} != chosen)

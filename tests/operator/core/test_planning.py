@@ -569,3 +569,22 @@ def test_a_status_stays_small_however_many_replicas_there_are() -> None:
     assert status.replicas is not None
     assert (status.replicas.resident, status.replicas.desired) == (20, 20)
     assert len(status.placements) == 8
+
+
+def test_counts_and_places_are_written_once_when_they_have_come_to_rest() -> None:
+    snapshot = change_adapter(
+        ready_snapshot(replicas=tuple(make_replica(number) for number in range(3))), minReplicas=2
+    )
+    end, writes = settle(snapshot)
+    last = end.adapters[0].status
+    assert last.replicas is not None
+    assert (last.replicas.resident, last.replicas.desired) == (2, 2)
+    assert len(last.placements) == 2
+    lost = next(each.replica for each in last.placements)
+    states = tuple(replace(each, ready=each.name != lost) for each in end.replicas)
+    end, writes = settle(replace(end, replicas=states))
+    moved = [each for each in writes if each.kind == "LoraAdapter"]
+    assert len(moved) == 1, "no word while it moves, one when it is there"
+    assert isinstance(moved[0].status, LoraAdapterStatus)
+    assert lost not in {each.replica for each in moved[0].status.placements}
+    assert word(end.adapters[0].status, ConditionType.READY) == ("True", "Ready")
