@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import httpx
 import openai
@@ -17,6 +17,7 @@ from e2e.assets.styles import ANSWER_TOKENS, UNSEEN, style_of
 
 QUESTIONS = UNSEEN[:3]
 PATIENCE = httpx.Timeout(60, connect=2)
+LEARNING_RETRIES = 8
 LEAST_LETTERS = 8
 """What a stream that is cut must have said for its style to be told."""
 
@@ -84,7 +85,7 @@ class Witness:
     def learn(self) -> None:
         """Hear every answer that is not known yet, before anything is broken."""
         for account in [each for each in self._accounts if each.model not in self._known]:
-            with account.open() as api:
+            with replace(account, retries=LEARNING_RETRIES).open() as api:
                 for question in QUESTIONS:
                     self._hear(account, ask(api, account.model, question)[0])
         assert not self.tally.wrong, self.tally.wrong
