@@ -149,7 +149,7 @@ def test_the_same_name_with_other_bytes_gives_the_other_answers(device: str, tmp
 @pytest.mark.heavy
 def test_soak_at_95_percent_occupancy(device: str, tmp_path: Path) -> None:
     """A thousand loads and unloads into whatever pages are free: every load that fits succeeds, nothing grows."""
-    fleet = Fleet(device, tmp_path, 512)
+    fleet = Fleet(device, tmp_path, 1024)
     dice = random.Random(5)
     blobs = fleet.bench.adapters(64, "mixed")
     core = fleet.core
