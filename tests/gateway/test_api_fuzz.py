@@ -60,7 +60,7 @@ def map_body(_: schemathesis.HookContext, body: Any) -> Any:
         return body
     changed = dict(body)
     name = changed.get("model")
-    if isinstance(name, str) and len(name) % 4:
+    if isinstance(name, str) and len(name) % 8:
         changed["model"] = NAMES[len(name) % len(NAMES)]
     for limited, most in (("max_tokens", MOST_TOKENS), ("max_completion_tokens", MOST_TOKENS), ("n", MOST_CHOICES)):
         value = changed.get(limited)

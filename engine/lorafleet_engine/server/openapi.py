@@ -32,6 +32,7 @@ def build_openapi() -> Document:
     )
     schemas = found["$defs"]
     for request in ("ChatRequest", "CompletionRequest"):
+        schemas[request]["properties"]["model"] = {"type": "string", "minLength": 1, "maxLength": 256}
         schemas[request]["required"] = sorted({*schemas[request].get("required", ()), "model"})
     return {
         "openapi": "3.1.0",
