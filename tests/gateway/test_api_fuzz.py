@@ -53,8 +53,7 @@ CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance,
 schema = schemathesis.openapi.from_dict(json.loads(DOCUMENT.read_text()))
 
 
-@schema.hook
-def map_body(_: schemathesis.HookContext, body: Any) -> Any:
+def tame(body: Any) -> Any:
     """Most cases name a model that exists and ask for answers that a CPU gives at once."""
     if not isinstance(body, dict):
         return body
@@ -135,6 +134,7 @@ def running_in_thread(context: Any) -> Iterator[Stack]:
 def fuzz(case: schemathesis.Case, fleet: Fleet) -> None:
     """Send one case, and hold the answer against the document."""
     headers = {"authorization": f"Bearer {make_key('acme', 't')}"}
+    case.body = tame(case.body)
     response = case.call_and_validate(base_url=fleet.url, headers=headers, timeout=30, checks=CHECKS)
     fleet.statuses[str(response.status_code)] += 1
     if response.headers.get("content-type", [""])[0].startswith("text/event-stream"):
