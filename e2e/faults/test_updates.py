@@ -13,9 +13,11 @@ NAME = "shout"
 KEY = f"loraadapters/{NAME}"
 
 
-def manifest(**spec: object) -> Object:
-    """The adapter as it is on the stage."""
-    return adapter(NAME, minReplicas=2, **spec)
+def manifest(files: str = f"adapters/{NAME}", **source: str) -> Object:
+    """The adapter as it is on the stage, with these files of demo-assets."""
+    made = adapter(NAME, minReplicas=2)
+    made["spec"]["source"] = {"uri": f"http://demo-assets/{files}", **source}
+    return made
 
 
 def digest(stage: Stage) -> str:
@@ -44,7 +46,7 @@ def test_a_version_is_changed_and_rolled_back_under_load(stage: Stage) -> None:
     with fault(stage, "update", "a version changed, and rolled back by its old manifest", within=300) as watch:
         watch.changed.add(KEY)
         watch.broken()
-        change(stage, watch, manifest(source={"uri": "http://demo-assets/adapters/poet"}), "poet")
+        change(stage, watch, manifest("adapters/poet"), "poet")
         watch.seconds["changed"] = watch.since()
         watch.wait_for_answers(1)
         change(stage, watch, manifest(), NAME)
@@ -57,7 +59,7 @@ def test_a_version_that_fails_keeps_the_old(stage: Stage) -> None:
     with fault(stage, "bad-update", "a version that cannot be loaded, and its old manifest") as watch:
         watch.changed.add(KEY)
         watch.broken()
-        stage.fleet.apply(manifest(source={"uri": "http://demo-assets/broken/truncated"}))
+        stage.fleet.apply(manifest("broken/truncated"))
         try:
             wait_until(lambda: stalled(stage.fleet, NAME), seconds=60, what="the failure is told")
             assert holds(stage.fleet.get("loraadapter", NAME), "Available")
@@ -77,8 +79,7 @@ def test_the_same_digest_again_does_nothing(stage: Stage) -> None:
     assert found
     stage.fleet.apply(manifest())
     assert (stage.fleet.get("loraadapter", NAME) or {})["metadata"]["generation"] == found["metadata"]["generation"]
-    source = {"uri": f"http://demo-assets/adapters/{NAME}", "digest": digest(stage)}
-    stage.fleet.apply(manifest(source=source))
+    stage.fleet.apply(manifest(digest=digest(stage)))
     try:
         wait_until(lambda: holds(stage.fleet.get("loraadapter", NAME), "Ready"), seconds=30, what="Ready as it was")
         after = {name: (state.boot_id, versions(state.versions)) for name, state in engine_states(stage.fleet).items()}
