@@ -47,7 +47,7 @@ unit: $(STAMP) ## Tests that need nothing but Python (at most two minutes)
 	$(BIN)/pytest -m "not apiserver and not assets and not envoy and not gpu and not heavy and not long" --ignore tests/conformance
 
 coverage: $(STAMP) ## Branch coverage of the pure rooms, at least 95 %
-	$(BIN)/pytest -m "not long" $(PURE_TESTS) $(PURE:%=--cov=%) --cov-branch --cov-report=
+	$(BIN)/pytest -m "not gpu and not long" $(PURE_TESTS) $(PURE:%=--cov=%) --cov-branch --cov-report=
 	@for room in $(PURE); do \
 	  $(BIN)/coverage report --include="$$room/*" --fail-under=95 --skip-covered --skip-empty | tail -1; \
 	done
