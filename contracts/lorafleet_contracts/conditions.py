@@ -55,6 +55,7 @@ class Reason(StrEnum):
     TARGET_MODULE_NOT_ALLOWED = "TargetModuleNotAllowed"
     DOES_NOT_FIT = "DoesNotFit"
     BASE_DOES_NOT_FIT = "BaseDoesNotFit"
+    RANK_ABOVE_CEILING = "RankAboveCeiling"
     NAME_RESERVED = "NameReserved"
     NAME_CONFLICT = "NameConflict"
     NO_VALID_KEY = "NoValidKey"

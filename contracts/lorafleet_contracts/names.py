@@ -1,5 +1,6 @@
-"""Every name that two programs must spell alike: API group, labels, headers, ports, Secrets. Holds constants only."""
+"""Every name that two programs must spell alike: API group, labels, headers, ports, Secrets, sets. Decides nothing."""
 
+import hashlib
 from enum import IntEnum
 from typing import Final
 
@@ -12,8 +13,10 @@ FIELD_MANAGER: Final = "lorafleet-operator"
 LABEL_POOL: Final = "lorafleet.io/pool"
 """On pods, Services and EndpointSlices of an engine set: the LoraPool's name (same namespace)."""
 LABEL_SET: Final = "lorafleet.io/set"
-"""The set of replicas inside a pool: `shared`, later one a rank class and one a dedicated tenant."""
+"""The set of replicas inside a pool: `shared`, one for each rank class that is split off, one a dedicated tenant."""
 SHARED_SET: Final = "shared"
+MERGED_PREFIX: Final = "merged-"
+PRIVATE_PREFIX: Final = "private-"
 LABEL_CREDENTIALS: Final = "lorafleet.io/source-credentials"
 
 HEADER_PREFIX: Final = "x-lorafleet-"
@@ -50,3 +53,28 @@ def split_version_key(key: str) -> tuple[str, str]:
     if not (uid and separator and digest):
         raise ValueError(f"not a version key ({{uid}}@{{digest}}): {key!r}")
     return uid, digest
+
+
+def class_set(ceiling: int) -> str:
+    """The set of a rank class that was split off."""
+    return f"class-{ceiling}"
+
+
+def merged_set(tenant_uid: str) -> str:
+    """The set that answers one version of a tenant, merged into the weights."""
+    return f"{MERGED_PREFIX}{_short(tenant_uid)}"
+
+
+def private_set(tenant_uid: str) -> str:
+    """The set that answers one tenant only, with its adapters beside the base."""
+    return f"{PRIVATE_PREFIX}{_short(tenant_uid)}"
+
+
+def is_dedicated(name: str) -> bool:
+    """Whether a set answers one tenant only."""
+    return name.startswith((MERGED_PREFIX, PRIVATE_PREFIX))
+
+
+def _short(uid: str) -> str:
+    """Eight hex digits that stand for a uid: the uid's own first ones say little (they may be a clock)."""
+    return hashlib.sha256(uid.encode()).hexdigest()[:8]

@@ -12,6 +12,7 @@ from lorafleet_contracts.resources.schema import (
     ModelName,
     PoolRef,
     Resource,
+    SetName,
     SourceUri,
     map_list,
 )
@@ -73,12 +74,15 @@ class VersionStatus(Resource):
 class LoraAdapterStatus(Resource):
     """The verdict on what was observed.
 
-    `verifiedDigest` is what inspection found for `verifiedGeneration`; `digest` is the version that tenants get.
+    `verifiedDigest` is what inspection found for `verifiedGeneration`; `digest` is the version that tenants get, `set`
+    the set of replicas where (absent: shared). `rankClass` is the ceiling of the class that the rank belongs to.
     """
 
     observed_generation: int | None = None
     conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra=map_list("type"))] = []
     rank: int | None = None
+    rank_class: int | None = None
+    set: SetName | None = None
     bytes: int | None = None
     target_modules: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=16)] = []
     digest: Digest | None = None

@@ -8,6 +8,7 @@ from lorafleet_contracts.conditions import Condition
 from lorafleet_contracts.resources.schema import (
     PRESERVED,
     Digest,
+    Duration,
     LabelMap,
     LabelSelector,
     ModelName,
@@ -32,6 +33,10 @@ DigestRule = rules(
 DtypeRule = rules(
     ("self.device != 'CPU' || self.dtype == 'float32'", "device: CPU needs dtype: float32"),
     ("self.quantization == 'None' || self.dtype == 'bfloat16'", "quantization: FP8 needs dtype: bfloat16"),
+)
+
+HysteresisRule = rules(
+    ("self.demoteAtPercent < self.promoteAtPercent", "demoteAtPercent must be below promoteAtPercent")
 )
 
 
@@ -139,12 +144,69 @@ class Sources(Resource):
     allow: Annotated[list[SourceRule], Field(max_length=64)] = []
 
 
+class RankClasses(Resource):
+    """Classes of adapters by rank: each belongs to the smallest ceiling that holds it, and is refused above the last.
+
+    Without ceilings there is one class for all. `split: Auto` gives the upper classes replicas of their own when the
+    lowest one would break `slo.itl` beside them for `splitAfter`; `mergeAfter` is the way back.
+    """
+
+    ceilings: Annotated[
+        list[Annotated[int, Field(ge=1, le=4096)]],
+        Field(max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"}),
+    ] = []
+    split: Literal["Auto", "Never"] = "Auto"
+    split_after: Duration = "5m"
+    merge_after: Duration = "30m"
+
+
+class ServiceLevel(Resource):
+    """What the pool aims at. `itl`: 99 % of the pauses between two tokens of an answer are no longer."""
+
+    itl: Duration = "30ms"
+
+
+class Promotion(Resource):
+    """When a tenant gets replicas of its own: its load is at least `promoteAtPercent` of what one replica of the plain
+    base carries for `promoteAfter`; and gives them back: below `demoteAtPercent` for `demoteAfter`.
+
+    `maxDedicated` bounds the replicas of all tenants' own sets together, those of `isolation: Dedicated` among them.
+    """
+
+    enabled: bool = True
+    promote_at_percent: Annotated[int, Field(ge=1, le=1000)] = 60
+    promote_after: Duration = "15m"
+    demote_at_percent: Annotated[int, Field(ge=0, le=1000)] = 30
+    demote_after: Duration = "30m"
+    max_dedicated: Annotated[int, Field(ge=0, le=1000)] = 2
+
+
+class DedicatedPod(Resource):
+    """What tenants' own replicas have instead of the pool's `engine.pod`: a MIG slice, other nodes."""
+
+    resources: ResourceRequirements | None = None
+    node_selector: LabelMap | None = None
+    tolerations: Annotated[list[Preserved], Field(max_length=16)] | None = None
+    affinity: Preserved | None = None
+    runtime_class_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+
+
+class DedicatedSets(Resource):
+    """How tenants' own sets differ from the shared one."""
+
+    pod: DedicatedPod = DedicatedPod()
+
+
 class LoraPoolSpec(Resource):
     """The desired pool."""
 
     base_model: Annotated[BaseModelSpec, Field(json_schema_extra=DigestRule)]
     engine: Annotated[EngineSpec, Field(json_schema_extra=DtypeRule)] = EngineSpec()
     replicas: Replicas = Replicas()
+    rank_classes: RankClasses = RankClasses()
+    slo: ServiceLevel = ServiceLevel()
+    promotion: Annotated[Promotion, Field(json_schema_extra=HysteresisRule)] = Promotion()
+    dedicated: DedicatedSets = DedicatedSets()
     target_modules: Annotated[
         list[Projection], Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -170,6 +232,19 @@ class BudgetStatus(Resource):
     kv_tokens: int
 
 
+class RankClassesStatus(Resource):
+    """Which rank classes have replicas of their own, by ceiling; `wanted` is what the forecast asks for since `since`.
+
+    `message` has the numbers of the last change of either.
+    """
+
+    split: Annotated[list[int], Field(max_length=8)] = []
+    wanted: Annotated[list[int], Field(max_length=8)] = []
+    reason: Annotated[str, Field(min_length=1, max_length=64)]
+    message: Annotated[str, Field(max_length=1024)] = ""
+    since: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+
 class LoraPoolStatus(Resource):
     """The verdict on what was observed."""
 
@@ -180,3 +255,4 @@ class LoraPoolStatus(Resource):
     selector: Annotated[str, Field(max_length=512)] = ""
     sets: Annotated[list[EngineSetStatus], Field(max_length=16, json_schema_extra=map_list("name"))] = []
     budget: BudgetStatus | None = None
+    rank_classes: RankClassesStatus | None = None

@@ -5,6 +5,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from lorafleet_contracts.durations import DURATION_PATTERN
+
 DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
 MODEL_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,126}$"
 DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -40,6 +42,8 @@ ObjectName = Annotated[str, Field(pattern=DNS_SUBDOMAIN_PATTERN, min_length=1, m
 NamespaceName = Annotated[str, Field(pattern=DNS_LABEL_PATTERN, min_length=1, max_length=63)]
 SourceUri = Annotated[str, Field(pattern=r"^(pvc|file|https?)://.+$", max_length=1024)]
 Quantity = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$", max_length=32)]
+Duration = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=8)]
+SetName = Annotated[str, Field(pattern=DNS_LABEL_PATTERN, min_length=1, max_length=22)]
 LabelMap = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
 
 

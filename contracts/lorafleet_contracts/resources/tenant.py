@@ -1,6 +1,6 @@
 """Tenant: who may call which adapters with which keys. Pure data; crds/ is generated from it."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -11,6 +11,7 @@ from lorafleet_contracts.resources.schema import (
     LabelSelector,
     PoolRef,
     Resource,
+    SetName,
     map_list,
 )
 
@@ -38,11 +39,27 @@ class ApiKey(Resource):
 
 
 class TenantSpec(Resource):
-    """The desired tenant."""
+    """The desired tenant. `isolation: Dedicated` asks for a set of replicas of its own, whatever its load."""
 
     pool_ref: Annotated[PoolRef, Field(json_schema_extra=IMMUTABLE_POOL)]
     adapters: TenantAdapters = TenantAdapters()
     api_keys: Annotated[list[ApiKey], Field(max_length=64, json_schema_extra=map_list("id"))] = []
+    isolation: Literal["Shared", "Dedicated"] = "Shared"
+
+
+class PromotionStatus(Resource):
+    """Where a tenant's own set of replicas stands: `stage` and `reason` since `since`, `message` with the numbers.
+
+    `set` is that set while there is one; gateways route to it in CuttingOver and Dedicated. `version` is the
+    `uid@digest` that a merged set answers.
+    """
+
+    stage: Literal["Shared", "Warming", "Checking", "CuttingOver", "Dedicated", "Draining"]
+    reason: Annotated[str, Field(min_length=1, max_length=64)]
+    message: Annotated[str, Field(max_length=1024)] = ""
+    since: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+    set: SetName | None = None
+    version: Annotated[str, Field(max_length=200)] | None = None
 
 
 class TenantStatus(Resource):
@@ -52,3 +69,4 @@ class TenantStatus(Resource):
     conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra=map_list("type"))] = []
     adapters: int = 0
     keys: int = 0
+    promotion: PromotionStatus | None = None
