@@ -71,6 +71,13 @@ class VersionStatus(Resource):
     state: Literal["Loading", "Serving", "Draining"]
 
 
+class PopularityStatus(Resource):
+    """How much an adapter is used, coarsely: log2 of its requests and of its tokens an hour, as a slow mean."""
+
+    requests: Annotated[int, Field(ge=0, le=63)]
+    tokens: Annotated[int, Field(ge=0, le=63)]
+
+
 class LoraAdapterStatus(Resource):
     """The verdict on what was observed.
 
@@ -91,3 +98,4 @@ class LoraAdapterStatus(Resource):
     replicas: ReplicaCounts | None = None
     placements: Annotated[list[Placement], Field(max_length=8)] = []
     versions: Annotated[list[VersionStatus], Field(max_length=8, json_schema_extra=map_list("digest"))] = []
+    popularity: PopularityStatus | None = None

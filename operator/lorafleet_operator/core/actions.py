@@ -79,11 +79,13 @@ class Plan:
     """What to do now, and in how many seconds to look again even if nothing happens (None: no need).
 
     `statuses` are sorted by urgency; they are what should be written and is not yet, or the most urgent part of it.
-    `surplus` are the versions that nobody needs any more.
+    `surplus` are the versions that nobody needs any more; `tells_popularity` says that one of the statuses is written
+    for that alone.
     """
 
     actions: tuple[Action, ...] = ()
     statuses: tuple[StatusWrite, ...] = ()
     warnings: tuple[Warn, ...] = ()
     surplus: tuple[VersionOn, ...] = ()
+    tells_popularity: bool = False
     again_in: float | None = None

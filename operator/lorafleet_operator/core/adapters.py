@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from lorafleet_contracts.admin import QualityState
 from lorafleet_contracts.conditions import Condition, ConditionType, Reason, find_condition
 from lorafleet_contracts.probe import QUANTISED_REL_L2, QUANTISED_SAME_ARGMAX
-from lorafleet_contracts.resources.adapter import LoraAdapterStatus, Placement, ReplicaCounts, VersionStatus
+from lorafleet_contracts.resources.adapter import (
+    LoraAdapterStatus,
+    Placement,
+    PopularityStatus,
+    ReplicaCounts,
+    VersionStatus,
+)
 from lorafleet_operator.core.admission import refuse_missing_pool
 from lorafleet_operator.core.assessment import Case
 from lorafleet_operator.core.conditions import Draft, Refusal, is_true, settle, stand
@@ -26,7 +32,8 @@ class Observed:
 
     `placed`: where the target version belongs; `resident`: usable replicas that answer with it; `serving`: whether any
     answers with the version that serves; `failing`: failed loads by replica; `usable`: replicas that serve at all;
-    `quantised`: whether the base is; `quality`: what that does to the target version, once an engine has said it.
+    `quantised`: whether the base is; `quality`: what that does to the target version, once an engine has said it;
+    `popularity`: what a status written now says of it.
     """
 
     placed: Placed | None
@@ -36,6 +43,7 @@ class Observed:
     usable: int
     quantised: bool = False
     quality: QualityState | None = None
+    popularity: PopularityStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +113,8 @@ def news_of_warnings(adapter: Adapter, status: LoraAdapterStatus) -> str | None:
 def judge_orphan_adapter(adapter: Adapter, now: float) -> LoraAdapterStatus | None:
     """The verdict on an adapter whose pool does not exist, or None when it stands already."""
     case = Case(adapter, refuse_missing_pool(adapter.pool), Verification())
-    verdict = judge_adapter(case, Observed(None, frozenset(), serving=False, failing={}, usable=0))
+    unseen = Observed(None, frozenset(), serving=False, failing={}, usable=0, popularity=adapter.status.popularity)
+    verdict = judge_adapter(case, unseen)
     return verdict.compose(now) if verdict else None
 
 
@@ -269,6 +278,7 @@ def _compose(
         replicas=counts,
         placements=held,
         versions=versions,
+        popularity=seen.popularity,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lorafleet_contracts.conditions import Reason
 from lorafleet_contracts.names import version_key
@@ -19,6 +20,7 @@ from lorafleet_operator.core.manifests.tokens import build_tokens
 from lorafleet_operator.core.pools import judge_pool, refuse_pool
 from lorafleet_operator.core.residency import Layout, lay_out
 from lorafleet_operator.core.snapshot import Meta, OrphanSnapshot, PoolSnapshot, Replica
+from lorafleet_operator.core.telling import shown_popularity, tell_popularity
 from lorafleet_operator.core.tenants import index_adapters, judge_orphan_tenant, judge_tenant, next_expiry
 from lorafleet_operator.core.view import View, look
 
@@ -47,12 +49,16 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
     adapter_writes = _adapter_writes(cases, snapshot, layout, view)
     writes += _tenant_writes(snapshot, pool.spec, now)
     writes += adapter_writes
-    moments = [each for each in (layout.due, inspect_due, next_expiry(snapshot.tenants, now)) if each is not None]
+    told, tell_due = tell_popularity(snapshot, {each.uid for each in adapter_writes}, now)
+    moments = [
+        each for each in (layout.due, inspect_due, tell_due, next_expiry(snapshot.tenants, now)) if each is not None
+    ]
     return Plan(
         actions=(*([] if refusal else _applies(snapshot, pool.spec)), *inspections, *layout.actions),
-        statuses=tuple(writes),
+        statuses=(*writes, *told),
         warnings=_warnings(cases, adapter_writes),
         surplus=layout.surplus,
+        tells_popularity=bool(told),
         again_in=max(min(moments) - now, 0.0) if moments else None,
     )
 
@@ -123,7 +129,9 @@ def _adapter_writes(cases: Sequence[Case], snapshot: PoolSnapshot, layout: Layou
     """Verdicts before words of progress, which those may make needless; no more than can be written soon."""
     spec = snapshot.pool.spec
     quantised = spec is not None and spec.engine.quantization != "None"
-    judged = (judge_adapter(case, _observe(case, layout, view, quantised)) for case in cases)
+    shown = {case.adapter.meta.uid: shown_popularity(case.adapter, snapshot) for case in cases}
+    seen = ((case, _observe(case, layout, view, quantised)) for case in cases)
+    judged = (judge_adapter(case, replace(each, popularity=shown[case.adapter.meta.uid])) for case, each in seen)
     verdicts = sorted((each for each in judged if each is not None), key=lambda each: each.progress)
     return [_write(each.case.adapter.meta, each.compose(view.now)) for each in verdicts[:ADAPTER_WRITES]]
 

@@ -9,6 +9,7 @@ from lorafleet_contracts.names import version_key
 from lorafleet_contracts.resources.adapter import LoraAdapterSpec, LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolSpec, LoraPoolStatus
 from lorafleet_contracts.resources.tenant import TenantSpec, TenantStatus
+from lorafleet_operator.core.popularity import Track
 
 HOLDING = frozenset({VersionPhase.FETCHING, VersionPhase.LOADING, VersionPhase.RESIDENT})
 
@@ -133,7 +134,8 @@ class Memory:
     """What the pool's task remembers of its own calls and plans: a cache, never authority.
 
     `silent` says when a replica last left a call of its admin port without an answer (it has answered none since);
-    `surplus` since when plans have found a version to be of no use any more. Both in epoch seconds.
+    `surplus` since when plans have found a version to be of no use any more; `popularity_told` when a status was last
+    written for nothing but popularity. All in epoch seconds.
     """
 
     inspections: Mapping[InspectionKey, Attempt] = field(default_factory=lambda: MappingProxyType({}))
@@ -141,6 +143,7 @@ class Memory:
     unloads: Mapping[VersionOn, Attempt] = field(default_factory=lambda: MappingProxyType({}))
     silent: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     surplus: Mapping[VersionOn, float] = field(default_factory=lambda: MappingProxyType({}))
+    popularity_told: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +185,7 @@ class PoolSnapshot:
 
     `namespaces` maps names to labels; `applied` maps "Kind/name" to the fingerprint of what the API server is known
     to hold (absent: unknown or changed by others) or, with a word in `refusals`, does not want. `cluster_wide` is False
-    when the operator sees some namespaces only.
+    when the operator sees some namespaces only. `load` is what is asked of its engines.
     """
 
     pool: Pool
@@ -197,6 +200,7 @@ class PoolSnapshot:
     refusals: tuple[str, ...] = ()
     memory: Memory = Memory()
     cluster_wide: bool = True
+    load: Track = field(default_factory=Track)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,12 @@ import time
 from collections.abc import Awaitable, Callable
 
 from lorafleet_kube.errors import KubeError
+from lorafleet_operator.core.actions import Plan
 from lorafleet_operator.core.planning import plan_orphans, plan_pool
+from lorafleet_operator.core.snapshot import PoolSnapshot
 from lorafleet_operator.handlers.parts import Parts
 from lorafleet_operator.shell.calls import PoolCalls
+from lorafleet_operator.shell.load import LoadMeter
 from lorafleet_operator.shell.objects import AppliedObjects
 from lorafleet_operator.shell.observe import PoolMemory
 from lorafleet_operator.shell.records import PoolKey
@@ -68,7 +71,7 @@ class PoolTask:
         self._parts = parts
         self._wake = asyncio.Event()
         statuses = StatusQueue(parts.desk, self.wake)
-        self._memory = PoolMemory(PoolCalls(parts.admin, self.wake), AppliedObjects(), statuses)
+        self._memory = PoolMemory(PoolCalls(parts.admin, self.wake), AppliedObjects(), statuses, LoadMeter())
         self._started = time.monotonic()
 
     def wake(self) -> None:
@@ -93,13 +96,16 @@ class PoolTask:
             if snapshot is None:
                 return -1.0
             # In a thread: a snapshot is frozen, and the Lease and the engines' answers must not wait for a large plan.
-            plan = await asyncio.to_thread(plan_pool, snapshot, now)
+            plan = await asyncio.to_thread(self._decide, snapshot, now)
         empty = not plan.actions and not plan.statuses
         parts.metrics.plans.labels("empty" if empty else "work").inc()
         await parts.executor.carry_out(
             plan, self._memory, snapshot.tokens, lambda name: parts.observer.pod(self._key, name)
         )
         return plan.again_in
+
+    def _decide(self, snapshot: PoolSnapshot, now: float) -> Plan:
+        return plan_pool(self._memory.load.measure(snapshot), now)
 
 
 class OrphanTask:

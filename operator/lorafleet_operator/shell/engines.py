@@ -27,6 +27,8 @@ FIRST_DELAY_SECONDS = 0.25
 MAX_DELAY_SECONDS = 2.0
 STALE_SECONDS = 10.0
 """How long the last known state of an engine that no longer answers is still believed."""
+LOAD_SECONDS = 10.0
+"""How often a pool's plan is made anew under a load that changes nothing else."""
 MOST_BYTES = 32 << 20
 """Far above any state; an engine gone mad must not fill the operator's memory."""
 
@@ -43,7 +45,8 @@ class _Link:
 
 
 class EngineLinks:
-    """The last state of every followed engine. `on_change` is told the pool when something that counts moved."""
+    """The last state of every followed engine. `on_change` is told the pool when something that counts moved, and now
+    and then while there is load."""
 
     def __init__(
         self, session: aiohttp.ClientSession, tokens_of: TokensOf, on_change: Callable[[PoolKey], None]
@@ -52,6 +55,7 @@ class EngineLinks:
         self._tokens_of = tokens_of
         self._on_change = on_change
         self._links: dict[str, _Link] = {}
+        self._busy_told: dict[PoolKey, float] = {}
 
     def follow(self, pod: PodRecord) -> None:
         """Start to follow a pod, or take note of its new address."""
@@ -124,10 +128,21 @@ class EngineLinks:
         link = self._links[pod.uid]
         merged = news if news.full or link.state is None else merge(link.state, news)
         changed = link.state is None or _what_counts(link.state) != _what_counts(merged)
+        before = link.state
         link.state, link.failing_since, link.tried = merged, None, True
-        if changed:
+        if changed or self._is_load_due(pod.pool, before, merged):
             self._on_change(pod.pool)
         return changed
+
+    def _is_load_due(self, pool: PoolKey, before: EngineState | None, state: EngineState) -> bool:
+        """Whether there is load, and it is time to look at it again."""
+        now = time.monotonic()
+        if now < self._busy_told.get(pool, 0.0) + LOAD_SECONDS:
+            return False
+        if not state.in_flight and not state.queue and before is not None and before.usage == state.usage:
+            return False
+        self._busy_told[pool] = now
+        return True
 
     def _fail(self, pod: PodRecord) -> None:
         link, now = self._links[pod.uid], time.monotonic()

@@ -1,6 +1,7 @@
 """Takes the frozen picture that a plan is made from. Called by the pools' tasks; changes nothing."""
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
 from lorafleet_operator.core.snapshot import (
     EngineDefaults,
@@ -14,6 +15,7 @@ from lorafleet_operator.core.snapshot import (
 from lorafleet_operator.shell.calls import PoolCalls
 from lorafleet_operator.shell.credentials import PortKeys
 from lorafleet_operator.shell.engines import EngineLinks
+from lorafleet_operator.shell.load import LoadMeter
 from lorafleet_operator.shell.objects import AppliedObjects
 from lorafleet_operator.shell.records import PodRecord, PoolKey, SetRecord
 from lorafleet_operator.shell.statuses import StatusQueue
@@ -27,6 +29,7 @@ class PoolMemory:
     calls: PoolCalls
     objects: AppliedObjects
     statuses: StatusQueue
+    load: LoadMeter
 
     async def close(self) -> None:
         """End what runs."""
@@ -82,7 +85,7 @@ class Observer:
             workload=Workload(workload.replicas, workload.settled) if workload else None,
             applied=memory.objects.standing(workload),
             refusals=memory.objects.refusals(),
-            memory=memory.calls.memory(),
+            memory=replace(memory.calls.memory(), popularity_told=memory.load.told_at(time.time())),
             cluster_wide=self._cluster_wide,
         )
 
