@@ -14,6 +14,8 @@ PURE_TESTS := tests/operator/core tests/gateway/core tests/engine/scheduler test
 PURE := operator/lorafleet_operator/core gateway/lorafleet_gateway/core engine/lorafleet_engine/scheduler engine/lorafleet_engine/memory
 export PYTHONPATH := $(subst $(eval) ,:,$(PACKAGES:%=$(CURDIR)/%))
 export OMP_NUM_THREADS ?= 1
+WORKERS ?= 2
+BESIDE := -n $(WORKERS) --dist worksteal
 
 include $(wildcard e2e/*/*.mk gateway/*.mk)
 
@@ -44,10 +46,10 @@ fmt: $(STAMP) ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 unit: $(STAMP) ## Tests that need nothing but Python (at most two minutes)
-	$(BIN)/pytest -m "not apiserver and not assets and not envoy and not gpu and not heavy and not long" --ignore tests/conformance
+	$(BIN)/pytest $(BESIDE) -m "not apiserver and not assets and not envoy and not gpu and not heavy and not long" --ignore tests/conformance
 
 coverage: $(STAMP) ## Branch coverage of the pure rooms, at least 95 %
-	$(BIN)/pytest -m "not gpu and not long" $(PURE_TESTS) $(PURE:%=--cov=%) --cov-branch --cov-report=
+	$(BIN)/pytest $(BESIDE) -m "not gpu and not long" $(PURE_TESTS) $(PURE:%=--cov=%) --cov-branch --cov-report=
 	@for room in $(PURE); do \
 	  $(BIN)/coverage report --include="$$room/*" --fail-under=95 --skip-covered --skip-empty | tail -1; \
 	done
