@@ -1,0 +1,135 @@
+"""The simulated API server and its controllers: statuses as written, StatefulSets whose pods take time to start.
+
+Called by the run. It does what kube-apiserver, the StatefulSet controller and the kubelet do for our objects, no more.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lorafleet_contracts.names import LABEL_SET
+from lorafleet_contracts.resources.adapter import LoraAdapterStatus
+from lorafleet_contracts.resources.pool import LoraPoolStatus
+from lorafleet_contracts.resources.tenant import TenantStatus
+from lorafleet_operator.core.actions import Apply, StatusWrite
+from lorafleet_operator.core.manifests.identity import fingerprint
+from lorafleet_operator.core.snapshot import Adapter, Pool, Replica, Tenant, Workload
+from lorafleet_operator.simulation.clock import Clock
+from lorafleet_operator.simulation.engines import Engine, EngineProfile
+
+
+@dataclass(slots=True)
+class Pod:
+    """An engine pod; `engine` is None until it is ready, and while it restarts."""
+
+    name: str
+    set: str
+    template: str
+    engine: Engine | None = None
+    deleting: bool = False
+
+
+@dataclass(slots=True)
+class _Set:
+    replicas: int
+    template: str
+    pods: dict[int, Pod] = field(default_factory=dict)
+
+
+class Cluster:
+    """Users' objects, our objects and pods."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        profile: EngineProfile,
+        objects: tuple[Pool, Iterable[Adapter], Iterable[Tenant]],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._clock = clock
+        self._profile = profile
+        self._on_change = on_change
+        self.pool = objects[0]
+        self.adapters = {each.meta.uid: each for each in objects[1]}
+        self.tenants = {each.meta.uid: each for each in objects[2]}
+        self.applied: dict[str, str] = {}
+        self._sets: dict[str, _Set] = {}
+        self._boots = 0
+
+    def apply(self, action: Apply) -> None:
+        """Store one of our objects; a StatefulSet's pods follow."""
+        self.applied[action.key] = action.fingerprint
+        if action.key.startswith("StatefulSet/"):
+            self._scale(action.manifest)
+
+    def write(self, write: StatusWrite) -> None:
+        """Store a status."""
+        status = write.status
+        if isinstance(status, LoraPoolStatus):
+            self.pool = replace(self.pool, status=status)
+        elif isinstance(status, LoraAdapterStatus):
+            self.adapters[write.uid] = replace(self.adapters[write.uid], status=status)
+        elif isinstance(status, TenantStatus):
+            self.tenants[write.uid] = replace(self.tenants[write.uid], status=status)
+
+    def pods(self) -> list[Pod]:
+        """All pods, sets by name and pods by number."""
+        return [pod for _, each in sorted(self._sets.items()) for _, pod in sorted(each.pods.items())]
+
+    def engine(self, replica: str) -> Engine | None:
+        """The running engine of a pod."""
+        return next((pod.engine for pod in self.pods() if pod.name == replica), None)
+
+    def gpus(self) -> Mapping[str, int]:
+        """Pods by set, running or not: what is paid for."""
+        return {name: len(each.pods) for name, each in self._sets.items() if each.pods}
+
+    def workloads(self) -> dict[str, Workload]:
+        """The StatefulSets as their controller sees them."""
+        return {
+            name: Workload(each.replicas, settled=len(each.pods) == each.replicas) for name, each in self._sets.items()
+        }
+
+    def replicas(self) -> tuple[Replica, ...]:
+        """The pods with their engines' states."""
+        now = self._clock.now
+        return tuple(
+            Replica(
+                name=pod.name,
+                ready=pod.engine is not None,
+                deleting=pod.deleting,
+                current=pod.template == self._sets[pod.set].template,
+                state=pod.engine.state(now) if pod.engine else None,
+            )
+            for pod in self.pods()
+        )
+
+    def lose(self, replica: str) -> None:
+        """End an engine without a word; its pod starts anew, with nothing on it."""
+        pod = next((each for each in self.pods() if each.name == replica), None)
+        if pod is not None:
+            pod.engine = None
+            self._start(pod)
+            self._on_change()
+
+    def _scale(self, manifest: Mapping[str, Any]) -> None:
+        name = manifest["metadata"]["labels"][LABEL_SET]
+        found = self._sets.setdefault(name, _Set(0, ""))
+        found.replicas, found.template = manifest["spec"]["replicas"], fingerprint(manifest["spec"]["template"])
+        for number in range(found.replicas):
+            if number not in found.pods:
+                pod = Pod(f"{manifest['metadata']['name']}-{number}", name, found.template)
+                found.pods[number] = pod
+                self._start(pod)
+        for number in [each for each in found.pods if each >= found.replicas]:
+            del found.pods[number]
+        self._on_change()
+
+    def _start(self, pod: Pod) -> None:
+        def ready() -> None:
+            if pod.engine is None and any(each is pod for each in self.pods()):
+                self._boots += 1
+                pod.engine = Engine(pod.name, f"boot-{self._boots}", self._profile)
+                self._on_change()
+
+        self._clock.after(self._profile.start_seconds, ready)

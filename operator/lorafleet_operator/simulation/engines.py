@@ -1,0 +1,156 @@
+"""A simulated engine: what it holds on which tier, what it serves, and the state that it tells. Called by the cluster.
+
+Bytes are integers, times are epoch seconds of the simulated clock. It answers like the real state port, and refuses
+what does not fit like the real admin port.
+"""
+
+import heapq
+from dataclasses import dataclass, field
+
+from lorafleet_contracts.admin import (
+    BaseState,
+    EngineState,
+    MemoryState,
+    Tier,
+    UsageState,
+    VersionPhase,
+    VersionState,
+)
+from lorafleet_contracts.capacity import MemoryBudget
+from lorafleet_contracts.names import version_key
+
+GATEWAY = "simulated"
+UsageKey = tuple[str, str]
+"""A tenant (`namespace/name`) and a version key."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProfile:
+    """What all engines of a run are like.
+
+    `capacity` is in requests per second, with adapters; `token_seconds` is the time between two tokens of an answer;
+    rates are bytes per second from the source, the disk tier and the host tier, each to the next one.
+    """
+
+    base: str
+    memory: MemoryBudget
+    capacity: float
+    token_seconds: float = 0.02
+    start_seconds: float = 120.0
+    source_rate: float = 500e6
+    disk_rate: float = 2e9
+    host_rate: float = 50e9
+
+    def load_seconds(self, size: int, tier: Tier | None) -> float:
+        """From a tier (None: the source) to the GPU."""
+        seconds = 0.001 + size / self.host_rate
+        if tier in (None, Tier.DISK):
+            seconds += 0.01 + size / self.disk_rate
+        if tier is None:
+            seconds += 0.05 + size / self.source_rate
+        return seconds
+
+
+@dataclass(slots=True)
+class Engine:
+    """One life of one replica. `on_disk` are digests whose files it has."""
+
+    name: str
+    boot_id: str
+    profile: EngineProfile
+    draining: bool = False
+    versions: dict[str, VersionState] = field(default_factory=dict)
+    on_disk: set[str] = field(default_factory=set)
+    served: int = 0
+    _free_at: float = 0.0
+    _busy: list[tuple[float, int, UsageKey, int, int]] = field(default_factory=list)
+    _usage: dict[UsageKey, UsageState] = field(default_factory=dict)
+    _counts: dict[UsageKey, list[int]] = field(default_factory=dict)
+    _seq: int = 0
+
+    @property
+    def used(self) -> int:
+        """Bytes of adapters on its GPU."""
+        return sum(each.bytes for each in self.versions.values() if each.tier == Tier.GPU)
+
+    def room_for(self, size: int) -> int | None:
+        """None when `size` bytes fit on the GPU, else the bytes that are free."""
+        free = self.profile.memory.adapters - self.used
+        return None if size <= free else free
+
+    def put(self, uid: str, digest: str, size: int, rank: int, phase: VersionPhase, tier: Tier = Tier.GPU) -> None:
+        """Note where a version is in its life."""
+        state = VersionState(uid=uid, digest=digest, tier=tier, phase=phase, rank=rank, bytes=size)
+        self.versions[version_key(uid, digest)] = state
+        self.on_disk.add(digest)
+        self._seq += 1
+
+    def drop(self, key: str) -> None:
+        """Free a version; its files stay on the disk tier."""
+        if self.versions.pop(key, None) is not None:
+            self._seq += 1
+
+    def outstanding(self, now: float) -> int:
+        """Requests that it has not answered yet; those that have ended by `now` are counted as usage."""
+        busy = self._busy
+        while busy and busy[0][0] <= now:
+            _, _, usage, prompt, completion = heapq.heappop(busy)
+            counts = self._counts.setdefault(usage, [0, 0, 0])
+            counts[0] += 1
+            counts[1] += prompt
+            counts[2] += completion
+            self._usage.pop(usage, None)
+        return len(busy)
+
+    def serve(self, usage: UsageKey, tokens: tuple[int, int], now: float, extra: float) -> float:
+        """Take one request whose adapter takes `extra` seconds to come; returns for how long it waits for its turn.
+
+        The engine works off `capacity` requests a second, whatever is beyond that queues.
+        """
+        start = max(now, self._free_at)
+        self._free_at = start + 1.0 / self.profile.capacity
+        end = start + extra + tokens[1] * self.profile.token_seconds
+        self.served += 1
+        heapq.heappush(self._busy, (end, self.served, usage, *tokens))
+        return start - now
+
+    def state(self, now: float) -> EngineState:
+        """What its state port answers."""
+        self._seq += 1
+        memory, outstanding = self.profile.memory, self.outstanding(now)
+        queue = min(int(max(self._free_at - now, 0.0) * self.profile.capacity), outstanding)
+        return EngineState(
+            boot_id=self.boot_id,
+            seq=self._seq,
+            full=True,
+            ready=True,
+            draining=self.draining,
+            base=BaseState(name=self.profile.base),
+            memory=MemoryState(
+                total=memory.total,
+                weights=memory.weights,
+                activations=memory.activations,
+                adapters=memory.adapters,
+                adapters_used=self.used,
+                kv=memory.kv,
+                kv_tokens=memory.kv_tokens,
+                kv_tokens_used=0,
+            ),
+            versions=list(self.versions.values()),
+            in_flight=outstanding - queue,
+            queue=queue,
+            usage=self._rows(),
+        )
+
+    def _rows(self) -> list[UsageState]:
+        for key, (requests, prompt, completion) in self._counts.items():
+            if key not in self._usage:
+                self._usage[key] = UsageState(
+                    tenant=key[0],
+                    adapter=key[1],
+                    gateway=GATEWAY,
+                    requests=requests,
+                    prompt_tokens=prompt,
+                    completion_tokens=completion,
+                )
+        return list(self._usage.values())
