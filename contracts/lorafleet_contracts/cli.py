@@ -20,12 +20,17 @@ COMMANDS = "lorafleet.commands"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse and run one command; returns its exit code (2: usage)."""
-    parser = argparse.ArgumentParser(prog="lorafleet", description="Serve many LoRA fine-tunes of one base model.")
+    """Parse and run one command; returns its exit code (2: usage). As `kubectl-lorafleet` it is kubectl's plugin."""
+    words = sys.argv[1:] if arguments is None else arguments
+    plugin = Path(sys.argv[0]).name.startswith("kubectl-")
+    program = "kubectl lorafleet" if plugin else "lorafleet"
+    parser = argparse.ArgumentParser(prog=program, description="Serve many LoRA fine-tunes of one base model.")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for point in sorted(entry_points(group=COMMANDS), key=lambda each: each.name):
+    points = sorted(entry_points(group=COMMANDS), key=lambda each: each.name)
+    # A command does not wait for what only others import.
+    for point in [each for each in points if words[:1] == [each.name]] or points:
         _register(point, subparsers)
-    parsed = parser.parse_args(arguments)
+    parsed = parser.parse_args(words)
     return int(parsed.run(parsed))
 
 

@@ -37,3 +37,17 @@ def test_usage_errors_exit_with_two() -> None:
     with pytest.raises(SystemExit) as caught:
         main(["nonsense"])
     assert caught.value.code == 2
+
+
+def test_it_is_kubectl_s_plugin_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/local/bin/kubectl-lorafleet", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out.startswith("usage: kubectl lorafleet ")
+
+
+def test_a_command_loads_no_other_command(tmp_path: Path) -> None:
+    code = "import sys, lorafleet_contracts.cli as cli; cli.main(['digest', '.']); sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=tmp_path).returncode == 0

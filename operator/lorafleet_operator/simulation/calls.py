@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from lorafleet_contracts.admin import AdapterReport, Problem, ProblemCode, Tier, VersionPhase
+from lorafleet_contracts.admin import AdapterReport, Problem, ProblemCode, Tier, VersionPhase, VersionState
 from lorafleet_operator.core.actions import Inspect, Load, Unload
 from lorafleet_operator.core.snapshot import Attempt, InspectionKey, Memory, VersionOn
 from lorafleet_operator.simulation.clock import Clock
@@ -144,7 +144,16 @@ class Calls:
             return Problem(
                 title="does not fit", status=413, code=ProblemCode.DOES_NOT_FIT, needed=files.bytes, free=max(free, 0)
             )
-        engine.put(target.uid, target.digest, files.bytes, files.rank, VersionPhase.RESIDENT)
+        engine.put(
+            VersionState(
+                uid=target.uid,
+                digest=target.digest,
+                tier=Tier.GPU,
+                phase=VersionPhase.RESIDENT,
+                rank=files.rank,
+                bytes=files.bytes,
+            )
+        )
         self.loads += 1
         self.loaded_bytes += files.bytes
         return None

@@ -13,11 +13,9 @@ from lorafleet_contracts.admin import (
     MemoryState,
     Tier,
     UsageState,
-    VersionPhase,
     VersionState,
 )
 from lorafleet_contracts.capacity import MemoryBudget
-from lorafleet_contracts.names import version_key
 
 GATEWAY = "simulated"
 UsageKey = tuple[str, str]
@@ -78,11 +76,10 @@ class Engine:
         free = self.profile.memory.adapters - self.used
         return None if size <= free else free
 
-    def put(self, uid: str, digest: str, size: int, rank: int, phase: VersionPhase, tier: Tier = Tier.GPU) -> None:
+    def put(self, version: VersionState) -> None:
         """Note where a version is in its life."""
-        state = VersionState(uid=uid, digest=digest, tier=tier, phase=phase, rank=rank, bytes=size)
-        self.versions[version_key(uid, digest)] = state
-        self.on_disk.add(digest)
+        self.versions[version.key] = version
+        self.on_disk.add(version.digest)
         self._seq += 1
 
     def drop(self, key: str) -> None:

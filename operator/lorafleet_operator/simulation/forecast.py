@@ -195,8 +195,10 @@ def _assumptions(terms: Terms, case: Case) -> list[str]:
             f"rank {terms.ranks.otherwise} for {unnamed} adapters that no cluster has verified (--rank, --ranks)"
         )
     profile = case.profile
+    rates = (profile.source_rate, profile.disk_rate, profile.host_rate)
+    source, disk, host = (f"{each / 1e9:g} GB/s" for each in rates)
     told.append(
-        f"a replica starts within {profile.start_seconds:g} s; adapters come at {profile.source_rate / 1e6:g} MB/s "
-        f"from their source, {profile.disk_rate / 1e9:g} GB/s from disk, {profile.host_rate / 1e9:g} GB/s from host memory"
+        f"a replica starts within {profile.start_seconds:g} s; adapters come at {source} from their source, {disk} "
+        f"from disk, {host} from host memory"
     )
     return told

@@ -4,12 +4,13 @@ The operator's rhythm is the real one (handlers/tasks.py): woken by changes, by 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lorafleet_contracts.admin import Tier
 from lorafleet_operator.core.actions import Apply, Inspect, Load, Plan, Unload
 from lorafleet_operator.core.planning import plan_pool
 from lorafleet_operator.core.snapshot import Adapter, EngineDefaults, Pool, PoolSnapshot, PoolTokens, Tenant
+from lorafleet_operator.shell.load import LoadMeter
 from lorafleet_operator.simulation.calls import Calls, Files
 from lorafleet_operator.simulation.clock import Clock
 from lorafleet_operator.simulation.cluster import Cluster
@@ -65,6 +66,7 @@ class _Run:
         self._cluster = Cluster(self._clock, case.profile, objects, self._changed)
         self._calls = Calls(self._clock, case.files, self._cluster.engine, self._changed)
         self._router = Router(self._cluster)
+        self._load = LoadMeter(lambda: self._clock.now)
         self._meter = Meter(case.callers, case.sample_seconds)
         self._next = 0
         self._start = EPOCH
@@ -110,7 +112,7 @@ class _Run:
 
     def _decide(self) -> None:
         now = self._clock.now
-        plan = plan_pool(self._snapshot(), now)
+        plan = plan_pool(self._load.measure(self._snapshot()), now)
         wait = RESYNC_SECONDS if plan.again_in is None else min(plan.again_in, RESYNC_SECONDS)
         self._plan_at = now + max(wait, DEBOUNCE_SECONDS)
         self._carry_out(plan)
@@ -127,6 +129,8 @@ class _Run:
                 case Unload():
                     self._calls.unload(action)
         self._calls.note_surplus(plan.surplus)
+        if plan.tells_popularity:
+            self._load.note_told()
         for write in plan.statuses:
             self._cluster.write(write)
         if plan.statuses:
@@ -146,7 +150,7 @@ class _Run:
             tokens=_TOKENS,
             workload=next(iter(cluster.workloads().values()), None),
             applied=dict(cluster.applied),
-            memory=self._calls.memory(),
+            memory=replace(self._calls.memory(), popularity_told=self._load.told_at(self._clock.now)),
         )
 
     def _serve(self, until: float) -> None:

@@ -1,0 +1,78 @@
+"""Whole runs: the real plan_pool over simulated engines."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lorafleet_contracts.capacity import plan_memory
+from lorafleet_operator.simulation.calls import Files
+from lorafleet_operator.simulation.engines import EngineProfile
+from lorafleet_operator.simulation.measures import reason_of
+from lorafleet_operator.simulation.run import Case, Loss, simulate
+from lorafleet_operator.simulation.traffic import Caller, even_times, overlay, plain
+from tests.support.fleet import make_adapter, make_pool, make_tenant
+
+SIZE = 80_000_000
+MEMORY = plan_memory(130_000_000_000, 15_000_000_000, 4_000_000_000, 57_344)
+
+
+def make_case(adapters: int = 6, rps: float = 5.0, seconds: float = 600.0, **changes: object) -> Case:
+    """Adapters of one tenant on two replicas, minReplicas 1."""
+    objects = tuple(make_adapter(f"a{number}") for number in range(adapters))
+    callers = [Caller("demo/t", each.meta.uid) for each in objects]
+    groups = [[place] for place in range(adapters)]
+    case = Case(
+        pool=make_pool(replicas={"min": 2}),
+        adapters=objects,
+        tenants=(make_tenant("t"),),
+        namespaces={"demo": {}},
+        files={each.meta.uid: Files(f"http://{each.meta.name}", SIZE, 16, ("q_proj",), "smollm2") for each in objects},
+        profile=EngineProfile("smollm2", MEMORY, capacity=8.0),
+        callers=callers,
+        arrivals=overlay(plain(even_times(rps, seconds)), groups, 1.0, np.random.default_rng(0)),
+        seconds=seconds,
+    )
+    return replace(case, **changes)
+
+
+def test_every_request_is_answered_from_the_gpu_in_calm_times_and_nothing_moves() -> None:
+    outcome = simulate(make_case())
+    assert sum(outcome.callers.requests) == 3000
+    assert sum(outcome.callers.cold) == sum(outcome.callers.unserved) == 0
+    assert outcome.loads == 0
+    assert [reason_of(each) for each in outcome.adapters] == [""] * 6
+    assert set(outcome.tiers.values()) == {"gpu"}
+    assert {each.gpus for each in outcome.samples} == {2}
+
+
+def test_the_same_case_gives_the_same_outcome() -> None:
+    assert simulate(make_case()) == simulate(make_case())
+
+
+def test_a_lost_replica_s_adapters_are_missed_until_they_are_loaded_elsewhere() -> None:
+    outcome = simulate(make_case(losses=(Loss(at=100.0, place=0),)))
+    missed = [each.unserved for each in outcome.samples]
+    assert missed[0] == 0
+    assert 0 < missed[1] < 60
+    assert sum(missed[3:]) == 0
+    assert outcome.loads >= 1
+
+
+def test_an_adapter_that_does_not_fit_says_so() -> None:
+    case = make_case(adapters=2)
+    uid = case.adapters[1].meta.uid
+    huge = replace(case.files[uid], bytes=MEMORY.adapters + 1)
+    outcome = simulate(replace(case, files={**case.files, uid: huge}))
+    reasons = [reason_of(each) for each in outcome.adapters]
+    assert reasons[0] == ""
+    assert reasons[1].startswith("DoesNotFit")
+    assert sum(outcome.callers.unserved) == outcome.callers.requests[1] > 0
+
+
+def test_above_its_capacity_a_replica_makes_requests_wait() -> None:
+    calm = simulate(make_case(adapters=1, rps=4.0))
+    busy = simulate(make_case(adapters=1, rps=12.0))
+    assert calm.wait[1] < 0.5
+    assert busy.wait[1] > 60
+    assert calm.wait[0] == pytest.approx(0.0, abs=0.01)
