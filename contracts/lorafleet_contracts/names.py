@@ -17,6 +17,8 @@ LABEL_SET: Final = "lorafleet.io/set"
 SHARED_SET: Final = "shared"
 MERGED_PREFIX: Final = "merged-"
 PRIVATE_PREFIX: Final = "private-"
+LABEL_ZONE: Final = "topology.kubernetes.io/zone"
+"""Kubernetes' own, on nodes."""
 LABEL_CREDENTIALS: Final = "lorafleet.io/source-credentials"
 
 HEADER_PREFIX: Final = "x-lorafleet-"

@@ -26,5 +26,6 @@ class Kind:
 
 NAMESPACES = Kind("", "v1", "namespaces")
 SECRETS = Kind("", "v1", "secrets")
+NODES = Kind("", "v1", "nodes")
 PODS = Kind("", "v1", "pods")
 ENDPOINT_SLICES = Kind("discovery.k8s.io", "v1", "endpointslices")

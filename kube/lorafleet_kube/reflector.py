@@ -24,6 +24,9 @@ IDLE_SECONDS = 90.0
 WATCH_SECONDS = (300, 600)
 FIRST_DELAY_SECONDS = 0.2
 MAX_DELAY_SECONDS = 10.0
+FORBIDDEN_SECONDS = 300.0
+"""How often something optional is asked for that the server forbids."""
+FORBIDDEN = 403
 GONE = 410
 
 log = logging.getLogger(__name__)
@@ -58,6 +61,7 @@ class Reflector(Generic[T]):
     `project` turns an object into a record, or into None when it is of no interest; a ValueError or LookupError from it
     is logged and means None. `on_change` must return quickly; it is called for the initial records too. `synced` is set
     after the first full list. `contacted_at` is the monotonic time of the last sign of life, None before the first.
+    What is `optional` counts as empty while the server forbids it: that is no news every few seconds.
     """
 
     def __init__(
@@ -66,11 +70,14 @@ class Reflector(Generic[T]):
         collection: Collection,
         project: Callable[[Object], T | None],
         on_change: Callable[[Change[T]], None],
+        *,
+        optional: bool = False,
     ) -> None:
         self._api = api
         self._collection = collection
         self._project = project
         self._on_change = on_change
+        self._optional = optional
         self._version: str | None = None
         self.records: dict[Key, T] = {}
         self.synced = asyncio.Event()
@@ -87,6 +94,9 @@ class Reflector(Generic[T]):
             except ApiError as error:
                 if error.code == GONE:
                     self._version = None
+                if error.code == FORBIDDEN and self._optional:
+                    await self._do_without(error)
+                    continue
                 log.warning("watch of %s refused: %s", self._collection.path, error)
             except UnreachableError as error:
                 # A stream that had said something just went quiet or was cut: no news. One that never spoke is.
@@ -96,6 +106,13 @@ class Reflector(Generic[T]):
                 delay = FIRST_DELAY_SECONDS
             await asyncio.sleep(delay * (0.5 + random.random()))
             delay = min(delay * 2, MAX_DELAY_SECONDS)
+
+    async def _do_without(self, error: ApiError) -> None:
+        log.info("doing without %s, which this account may not watch: %s", self._collection.path, error)
+        self._version = None
+        self._sweep(set())
+        self.synced.set()
+        await asyncio.sleep(FORBIDDEN_SECONDS)
 
     async def _list(self) -> None:
         """One streaming list; goes on as a watch on the same stream after the initial records."""

@@ -20,6 +20,7 @@ Kubectl = Callable[..., str]
 Rights = set[tuple[str, str, str, str]]  # group, resource, object ("" = any), verb
 KINDS = ("lorapools", "loraadapters", "tenants")
 WATCH = ("list", "watch")
+OWN = ("create", "patch")
 ACCESS = ("ServiceAccount", "Role", "RoleBinding")
 
 
@@ -35,10 +36,11 @@ GATEWAY = (
 OPERATOR = (
     rights("lorafleet.io", KINDS, WATCH)
     | rights("lorafleet.io", tuple(f"{kind}/status" for kind in KINDS), ("patch",))
-    | rights("", ("pods", "namespaces"), WATCH)
-    | rights("apps", ("statefulsets",), (*WATCH, "create", "patch"))
-    | rights("", ("services", "secrets"), ("create", "patch"))
-    | rights("policy", ("poddisruptionbudgets",), ("create", "patch"))
+    | rights("", ("pods", "namespaces", "nodes"), WATCH)
+    | rights("apps", ("statefulsets",), (*WATCH, *OWN, "get", "delete"))
+    | rights("", ("secrets",), OWN)
+    | rights("", ("services",), (*OWN, "get", "delete"))
+    | rights("policy", ("poddisruptionbudgets",), (*OWN, "get", "delete"))
     | rights("networking.k8s.io", ("networkpolicies",), ("create", "patch"))
     | rights("", ("events",), ("create",))
 )
@@ -111,7 +113,10 @@ def test_each_account_may_do_exactly_what_its_program_does(installed: Kubectl) -
         ("operator", SYSTEM, "get secrets/other", "no"),
         ("operator", SYSTEM, "update leases.coordination.k8s.io/other", "no"),
         ("operator", POOLS, "patch loraadapters.lorafleet.io/pirate", "no"),
-        ("operator", POOLS, "delete statefulsets.apps", "no"),
+        ("operator", POOLS, "delete statefulsets.apps", "yes"),
+        ("operator", POOLS, "delete secrets", "no"),
+        ("operator", POOLS, "delete networkpolicies.networking.k8s.io", "no"),
+        ("operator", POOLS, "delete lorapools.lorafleet.io", "no"),
         ("operator", POOLS, "delete pods", "no"),
         ("operator", POOLS, "create pods --subresource=exec", "no"),
         ("operator", POOLS, "create roles.rbac.authorization.k8s.io", "no"),
@@ -140,7 +145,7 @@ def test_with_watched_namespaces_nothing_is_allowed_elsewhere(installed: Kubectl
     install(installed, render, f"watchNamespaces={{{POOLS}}}")
     try:
         assert may(installed, "operator", POOLS) == OPERATOR
-        assert may(installed, "operator", "default") == rights("", ("namespaces",), WATCH)
+        assert may(installed, "operator", "default") == rights("", ("namespaces", "nodes"), WATCH)
     finally:
         installed("delete", "rolebinding", "-n", POOLS, binding)
         install(installed, render)

@@ -179,3 +179,25 @@ async def test_refusals_and_silence_are_told_apart() -> None:
         with pytest.raises(UnreachableError):
             async for _ in api.watch("/silent", {}, idle_seconds=0.1):
                 pass
+
+
+async def test_what_is_optional_counts_as_empty_while_it_is_forbidden() -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.json_response({"code": 403, "reason": "Forbidden", "message": "no"}, status=403)
+
+    app = web.Application()
+    app.router.add_get("/things", refuse)
+    changes: list[Change[str]] = []
+    async with serving(app) as api:
+        optional = Reflector(
+            api, Collection("/things"), lambda found: str(found["value"]), changes.append, optional=True
+        )
+        needed = Reflector(api, Collection("/things"), lambda found: str(found["value"]), changes.append)
+        running = [asyncio.create_task(each.run()) for each in (optional, needed)]
+        async with asyncio.timeout(5):
+            await optional.synced.wait()
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    assert (optional.records, changes) == ({}, [])
+    assert not needed.synced.is_set()

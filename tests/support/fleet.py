@@ -20,7 +20,7 @@ from lorafleet_contracts.admin import (
 from lorafleet_contracts.resources.adapter import LoraAdapterSpec, LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolSpec, LoraPoolStatus
 from lorafleet_contracts.resources.tenant import TenantSpec, TenantStatus
-from lorafleet_operator.core.actions import Apply, Inspect, Load, Plan, Unload
+from lorafleet_operator.core.actions import Apply, Delete, Inspect, Load, Plan, Unload
 from lorafleet_operator.core.snapshot import (
     Adapter,
     Attempt,
@@ -119,7 +119,7 @@ def make_snapshot(**changes: Any) -> PoolSnapshot:
         "namespaces": {"demo": {}},
         "defaults": EngineDefaults("registry/engine:1"),
         "tokens": TOKENS,
-        "workload": Workload(replicas=1, settled=True),
+        "workloads": {"shared": Workload(replicas=1, settled=True)},
     }
     return PoolSnapshot(**{**fields, **changes})
 
@@ -138,12 +138,15 @@ def carry_out(
     """The snapshot after everything in the plan has worked. `sizes` maps adapter uids to packed bytes."""
     sizes = sizes or {}
     inspections, applied = dict(snapshot.memory.inspections), dict(snapshot.applied)
-    loads = dict(snapshot.memory.loads)
+    loads, workloads = dict(snapshot.memory.loads), dict(snapshot.workloads)
     states = {each.name: each.state for each in snapshot.replicas}
     for action in plan.actions:
         match action:
             case Apply():
                 applied[action.key] = action.fingerprint
+            case Delete():
+                applied.pop(action.key, None)
+                workloads = {name: each for name, each in workloads.items() if action.key != f"StatefulSet/smol-{name}"}
             case Inspect():
                 report = report_for(action.uri, sizes.get(action.key.uid, SIZE))
                 inspections[action.key] = Attempt(pending=False, at=now, report=report)
@@ -171,6 +174,7 @@ def carry_out(
         ),
         replicas=tuple(replace(each, state=states[each.name]) for each in snapshot.replicas),
         applied=applied,
+        workloads=workloads,
         memory=Memory(
             inspections=inspections,
             loads=loads,

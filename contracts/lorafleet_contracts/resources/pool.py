@@ -22,6 +22,8 @@ from lorafleet_contracts.resources.schema import (
 
 Preserved = Annotated[dict[str, Any], Field(json_schema_extra=PRESERVED)]
 Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+SetKind = Literal["Shared", "RankClass", "Private", "Merged"]
+"""Why a set of replicas is there: always, for a rank class, for a tenant, for a tenant's one adapter."""
 Immutable = rules(("self == oldSelf", "immutable: create a new LoraPool instead"))
 SelectorRule = rules(("(self.from == 'Selector') == has(self.selector)", "selector goes with from: Selector"))
 DigestRule = rules(
@@ -218,7 +220,8 @@ class EngineSetStatus(Resource):
     """One set of replicas inside the pool."""
 
     name: Annotated[str, Field(max_length=63)]
-    kind: Literal["Shared"] = "Shared"
+    kind: SetKind = "Shared"
+    ceiling: int | None = None
     replicas: int = 0
     ready: int = 0
 
@@ -246,7 +249,7 @@ class RankClassesStatus(Resource):
 
 
 class LoraPoolStatus(Resource):
-    """The verdict on what was observed."""
+    """The verdict on what was observed. Replicas and selector are the shared set's; `sets` has all of them."""
 
     observed_generation: int | None = None
     conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra=map_list("type"))] = []

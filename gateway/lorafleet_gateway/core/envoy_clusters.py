@@ -1,11 +1,10 @@
 """Envoy's engine clusters and their endpoints as plain documents. shell/envoy_files.py writes them for each table."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from lorafleet_gateway.core.envoy_bootstrap import http_options, unlimited_breakers
 from lorafleet_gateway.core.envoy_names import BUFFER_BYTES, DESTINATION_KEY, DESTINATION_NAMESPACE, TYPE, Document
-from lorafleet_gateway.core.records import Replica
-from lorafleet_gateway.core.table import SetKey
+from lorafleet_gateway.core.records import ObjectKey, Replica
 
 IDLE = "60s"
 """Below the engine's own keep-alive, so that Envoy never sends into a connection that is just being closed."""
@@ -14,24 +13,24 @@ KEEPALIVE = {"keepalive_time": 5, "keepalive_interval": 2, "keepalive_probes": 3
 _POLICIES = "extensions.load_balancing_policies."
 
 
-def cluster_name(key: SetKey) -> str:
-    """Name of the set's cluster: namespaces hold no dot, so that two sets never share one."""
-    namespace, name = key.pool
-    return f"{namespace}.{key.set}.{name}"
+def cluster_name(pool: ObjectKey) -> str:
+    """Name of the pool's cluster: namespaces hold no dot, so that two pools never share one."""
+    namespace, name = pool
+    return f"{namespace}.{name}"
 
 
-def endpoints_file(key: SetKey) -> str:
-    """Name of the file with the set's endpoints."""
-    return f"eds-{cluster_name(key)}.json"
+def endpoints_file(pool: ObjectKey) -> str:
+    """Name of the file with the pool's endpoints."""
+    return f"eds-{cluster_name(pool)}.json"
 
 
-def build_clusters(sets: Mapping[SetKey, tuple[Replica, ...]], config_dir: str) -> Document:
-    """The discovery response with one cluster for each set of replicas."""
-    return {"resources": [_cluster(key, config_dir) for key in sorted(sets, key=cluster_name)]}
+def build_clusters(pools: Iterable[ObjectKey], config_dir: str) -> Document:
+    """The discovery response with one cluster for each pool: a request may go from one of its sets to another."""
+    return {"resources": [_cluster(pool, config_dir) for pool in sorted(pools, key=cluster_name)]}
 
 
-def build_endpoints(key: SetKey, replicas: tuple[Replica, ...]) -> Document:
-    """The discovery response with one set's endpoints."""
+def build_endpoints(pool: ObjectKey, replicas: tuple[Replica, ...]) -> Document:
+    """The discovery response with one pool's endpoints."""
     endpoints = []
     for replica in replicas:
         host, _, port = replica.serving.rpartition(":")
@@ -39,17 +38,17 @@ def build_endpoints(key: SetKey, replicas: tuple[Replica, ...]) -> Document:
         endpoints.append({"endpoint": {"address": {"socket_address": address}}})
     assignment = {
         "@type": f"{TYPE}config.endpoint.v3.ClusterLoadAssignment",
-        "cluster_name": cluster_name(key),
+        "cluster_name": cluster_name(pool),
         "endpoints": [{"lb_endpoints": endpoints}],
     }
     return {"resources": [assignment]}
 
 
-def _cluster(key: SetKey, config_dir: str) -> Document:
-    path = {"path": f"{config_dir}/{endpoints_file(key)}"}
+def _cluster(pool: ObjectKey, config_dir: str) -> Document:
+    path = {"path": f"{config_dir}/{endpoints_file(pool)}"}
     return {
         "@type": f"{TYPE}config.cluster.v3.Cluster",
-        "name": cluster_name(key),
+        "name": cluster_name(pool),
         "type": "EDS",
         "connect_timeout": "1s",
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,

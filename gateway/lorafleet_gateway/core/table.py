@@ -61,6 +61,13 @@ class Table:
     replicas: Mapping[Replica, ObjectKey]
     """All replicas to look at, those not ready yet among them, and their pool."""
 
+    def hosts(self) -> dict[ObjectKey, tuple[Replica, ...]]:
+        """The replicas of all of a pool's sets that may get requests, for every pool."""
+        hosts: dict[ObjectKey, tuple[Replica, ...]] = {}
+        for key, replicas in sorted(self.sets.items(), key=lambda each: each[0].set):
+            hosts[key.pool] = hosts.get(key.pool, ()) + replicas
+        return hosts
+
     def resolve(self, tenant: Tenant, name: str) -> Model:
         """What `name` means to `tenant`. Raises Rejection (404), the same for a missing and a foreign name."""
         pool = self._pool_of(tenant)

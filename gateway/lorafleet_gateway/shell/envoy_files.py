@@ -11,14 +11,13 @@ from lorafleet_gateway.core.envoy_bootstrap import build_bootstrap
 from lorafleet_gateway.core.envoy_clusters import build_clusters, build_endpoints, endpoints_file
 from lorafleet_gateway.core.envoy_listeners import build_tls_secret
 from lorafleet_gateway.core.envoy_names import CDS_FILE, TLS_FILE, EnvoyOptions, TlsOptions
-from lorafleet_gateway.core.records import Replica
-from lorafleet_gateway.core.table import SetKey
+from lorafleet_gateway.core.records import ObjectKey, Replica
 from lorafleet_gateway.settings import Settings
 
 BOOTSTRAP_FILE = "bootstrap.json"
 PICKER_SECONDS = 5
 """What the picker has for an answer beside the time that a request may wait for a cold adapter."""
-Sets = Mapping[SetKey, tuple[Replica, ...]]
+Hosts = Mapping[ObjectKey, tuple[Replica, ...]]
 
 
 def write_bootstrap(settings: Settings) -> Path:
@@ -26,7 +25,7 @@ def write_bootstrap(settings: Settings) -> Path:
     folder = settings.config_dir
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / CDS_FILE).exists():
-        _replace(folder / CDS_FILE, build_clusters({}, str(folder)))
+        _replace(folder / CDS_FILE, build_clusters((), str(folder)))
     options = _envoy_options(settings)
     if options.tls is not None:
         _replace(folder / TLS_FILE, build_tls_secret(options.tls))
@@ -58,21 +57,21 @@ class EnvoyFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._written: dict[SetKey, tuple[Replica, ...]] | None = None
+        self._written: dict[ObjectKey, tuple[Replica, ...]] | None = None
 
-    def write(self, sets: Sets) -> None:
-        """Bring the files in line with `sets`. Endpoints come before the cluster that names their file."""
+    def write(self, hosts: Hosts) -> None:
+        """Bring the files in line with `hosts`. Endpoints come before the cluster that names their file."""
         known = self._written or {}
-        for key, replicas in sets.items():
+        for key, replicas in hosts.items():
             if known.get(key) != replicas:
                 _replace(self._folder / endpoints_file(key), build_endpoints(key, replicas))
-        if self._written is None or known.keys() != sets.keys():
-            _replace(self._folder / CDS_FILE, build_clusters(sets, str(self._folder)))
-            self._remove_stale(sets)
-        self._written = dict(sets)
+        if self._written is None or known.keys() != hosts.keys():
+            _replace(self._folder / CDS_FILE, build_clusters(hosts, str(self._folder)))
+            self._remove_stale(hosts)
+        self._written = dict(hosts)
 
-    def _remove_stale(self, sets: Sets) -> None:
-        wanted = {endpoints_file(key) for key in sets}
+    def _remove_stale(self, hosts: Hosts) -> None:
+        wanted = {endpoints_file(key) for key in hosts}
         for path in self._folder.glob("eds-*.json"):
             if path.name not in wanted:
                 path.unlink(missing_ok=True)

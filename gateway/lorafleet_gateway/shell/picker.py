@@ -141,7 +141,7 @@ class Picker(ext_proc_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # 
             HEADER_MODEL: route.version,
             HEADER_TENANT: "/".join(tenant.key),
             HEADER_GATEWAY: self._desk.instance,
-            HEADER_CLUSTER: cluster_name(route.set),
+            HEADER_CLUSTER: cluster_name(route.set.pool),
         }
         return Answer("picked", build_pick([each.serving for each in route.replicas], headers))
 

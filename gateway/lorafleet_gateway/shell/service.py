@@ -50,7 +50,7 @@ class Service:
         if self.picker.table is None:
             log.info("synced: %d pools, %d tenants", len(table.pools), len(table.tenants))
         self._pool_uids = {key: pool.uid for key, pool in table.pools.items()}
-        self._files.write(table.sets)
+        self._files.write(table.hosts())
         self.polls.follow(table.replicas)
         self.picker.table = table
         self.cold.wake_all()

@@ -49,7 +49,16 @@ class Unload:
     target: VersionOn
 
 
-Action: TypeAlias = Apply | Inspect | Load | Unload
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """End one object of our own, `key` being "Kind/name", provided that the pool of uid `owner` owns it."""
+
+    key: str
+    namespace: str
+    owner: str
+
+
+Action: TypeAlias = Apply | Delete | Inspect | Load | Unload
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,15 @@ from lorafleet_contracts.conditions import Reason
 from lorafleet_contracts.names import version_key
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolSpec
-from lorafleet_operator.core.actions import Apply, Inspect, Plan, StatusWrite, Warn
+from lorafleet_operator.core.actions import Action, Inspect, Plan, StatusWrite, Warn
 from lorafleet_operator.core.adapters import Observed, judge_adapter, judge_orphan_adapter, news_of_warnings
 from lorafleet_operator.core.assessment import Case, assess
-from lorafleet_operator.core.manifests.disruption import build_disruption_budget
-from lorafleet_operator.core.manifests.engine import build_stateful_set
-from lorafleet_operator.core.manifests.identity import fingerprint
-from lorafleet_operator.core.manifests.policy import build_network_policy
-from lorafleet_operator.core.manifests.service import build_service
-from lorafleet_operator.core.manifests.tokens import build_tokens
+from lorafleet_operator.core.conditions import Refusal
+from lorafleet_operator.core.fleet import decide_fleet
+from lorafleet_operator.core.objects import due_applies, due_deletes
 from lorafleet_operator.core.pools import judge_pool, refuse_pool
 from lorafleet_operator.core.residency import Layout, lay_out
+from lorafleet_operator.core.sets import EngineSet
 from lorafleet_operator.core.snapshot import Meta, OrphanSnapshot, PoolSnapshot, Replica
 from lorafleet_operator.core.telling import shown_popularity, tell_popularity
 from lorafleet_operator.core.tenants import index_adapters, judge_orphan_tenant, judge_tenant, next_expiry
@@ -37,16 +35,18 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
     if pool.meta.deleting:
         return Plan()
     refusal = refuse_pool(pool, snapshot.cluster_wide)
-    verdict = judge_pool(snapshot, refusal, now)
-    meta = pool.meta
-    writes = [StatusWrite("LoraPool", meta.namespace, meta.name, meta.uid, verdict)] if verdict else []
     if pool.spec is None:
-        return Plan(statuses=tuple(writes))
+        return Plan(statuses=tuple(_pool_writes(snapshot, refusal, (), now)))
     cases = assess(snapshot, pool.spec)
     view = look(snapshot, now)
+    fleet = decide_fleet(snapshot, pool.spec, cases, view)
+    objects: list[Action] = []
+    if refusal is None:
+        objects = [*due_applies(snapshot, pool.spec, fleet), *due_deletes(snapshot, fleet)]
     layout = lay_out(cases, view)
     inspections, inspect_due = _inspections(cases, view)
     adapter_writes = _adapter_writes(cases, snapshot, layout, view)
+    writes = _pool_writes(snapshot, refusal, fleet.sets, now)
     writes += _tenant_writes(snapshot, pool.spec, now)
     writes += adapter_writes
     told, tell_due = tell_popularity(snapshot, {each.uid for each in adapter_writes}, now)
@@ -54,7 +54,7 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
         each for each in (layout.due, inspect_due, tell_due, next_expiry(snapshot.tenants, now)) if each is not None
     ]
     return Plan(
-        actions=(*([] if refusal else _applies(snapshot, pool.spec)), *inspections, *layout.actions),
+        actions=(*objects, *inspections, *layout.actions),
         statuses=(*writes, *told),
         warnings=_warnings(cases, adapter_writes),
         surplus=layout.surplus,
@@ -77,23 +77,11 @@ def plan_orphans(snapshot: OrphanSnapshot, now: float) -> Plan:
     return Plan(statuses=tuple(writes))
 
 
-def _applies(snapshot: PoolSnapshot, spec: LoraPoolSpec) -> list[Apply]:
-    """Our own objects that the API server is not known to hold as they should be; what protects before what runs."""
-    meta = snapshot.pool.meta
-    neighbours = snapshot.defaults.neighbours
-    manifests = (
-        build_tokens(meta, snapshot.tokens),
-        *([build_network_policy(meta, neighbours)] if neighbours else []),
-        build_service(meta),
-        build_disruption_budget(meta),
-        build_stateful_set(meta, spec, snapshot.defaults),
-    )
-    applies = []
-    for manifest in manifests:
-        key, mark = f"{manifest['kind']}/{manifest['metadata']['name']}", fingerprint(manifest)
-        if snapshot.applied.get(key) != mark:
-            applies.append(Apply(key, mark, manifest))
-    return applies
+def _pool_writes(
+    snapshot: PoolSnapshot, refusal: Refusal | None, sets: Sequence[EngineSet], now: float
+) -> list[StatusWrite]:
+    meta, verdict = snapshot.pool.meta, judge_pool(snapshot, refusal, sets, now)
+    return [StatusWrite("LoraPool", meta.namespace, meta.name, meta.uid, verdict)] if verdict else []
 
 
 def _inspections(cases: Sequence[Case], view: View) -> tuple[list[Inspect], float | None]:

@@ -1,5 +1,6 @@
 """The verdict on a pool: its status from its spec, its pods and its engines' states. Called by the planning."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -11,7 +12,8 @@ from lorafleet_contracts.resources.pool import BudgetStatus, EngineSetStatus, Lo
 from lorafleet_operator.core.conditions import Draft, Refusal, settle
 from lorafleet_operator.core.manifests.engine import refuse_gpus, resolve_device
 from lorafleet_operator.core.manifests.identity import selector_text
-from lorafleet_operator.core.snapshot import Pool, PoolSnapshot, Replica
+from lorafleet_operator.core.sets import EngineSet, kind_of
+from lorafleet_operator.core.snapshot import Pool, PoolSnapshot, Replica, Workload
 
 T = ConditionType
 STUCK = frozenset(
@@ -27,14 +29,18 @@ STUCK = frozenset(
     }
 )
 """Reasons of a pod that does not get on by itself soon."""
+MOST_SETS = 16
+"""In a status."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tally:
+    """Replicas wanted and ready in all sets; whether the base is answered as the spec says, and all is as it should."""
+
     wanted: int
     ready: int
-    current: int
-    rolled_out: bool
+    answers: bool
+    complete: bool
 
 
 def refuse_pool(pool: Pool, cluster_wide: bool) -> Refusal | None:
@@ -66,32 +72,59 @@ def refuse_pool(pool: Pool, cluster_wide: bool) -> Refusal | None:
     return None
 
 
-def judge_pool(snapshot: PoolSnapshot, refusal: Refusal | None, now: float) -> LoraPoolStatus | None:
-    """The status to write, or None when the one that stands says the same."""
+def judge_pool(
+    snapshot: PoolSnapshot, refusal: Refusal | None, sets: Sequence[EngineSet], now: float
+) -> LoraPoolStatus | None:
+    """The status to write, or None when the one that stands says the same. `sets` are those that should be there."""
     pool, old = snapshot.pool, snapshot.pool.status
-    wanted = pool.spec.replicas.min if pool.spec else 0
-    tally = _count(snapshot, wanted)
+    tally = _count(snapshot, sets)
     if refusal is None and snapshot.refusals:
         refusal = Refusal(Reason.INVALID, f"the API server refuses {'; '.join(snapshot.refusals)}. Correct engine.pod")
     drafts = _refused(refusal) if refusal else _observed(snapshot, tally)
-    present = sum(not each.deleting for each in snapshot.replicas)
+    told = _tell_sets(snapshot, sets)
+    shared = next((each for each in told if each.name == SHARED_SET), EngineSetStatus(name=SHARED_SET))
     new = LoraPoolStatus(
         observed_generation=pool.meta.generation,
         conditions=settle(drafts, old.conditions, pool.meta.generation, now),
-        replicas=present,
-        ready_replicas=tally.ready,
+        replicas=shared.replicas,
+        ready_replicas=shared.ready,
         selector=selector_text(pool.meta.name),
-        sets=[EngineSetStatus(name=SHARED_SET, replicas=present, ready=tally.ready)],
+        sets=told[:MOST_SETS],
         budget=_budget(snapshot.replicas) or old.budget,
     )
     return new if new != old else None
 
 
-def _count(snapshot: PoolSnapshot, wanted: int) -> _Tally:
+def _count(snapshot: PoolSnapshot, sets: Sequence[EngineSet]) -> _Tally:
     usable = [each for each in snapshot.replicas if each.usable]
-    workload = snapshot.workload
-    rolled_out = workload is not None and workload.settled and workload.replicas == wanted
-    return _Tally(wanted, len(usable), sum(each.current for each in usable), rolled_out)
+    current = Counter(each.set for each in usable if each.current)
+    return _Tally(
+        wanted=sum(each.replicas for each in sets),
+        ready=len(usable),
+        answers=current[SHARED_SET] > 0,
+        complete=all(
+            current[each.name] >= each.replicas and _rolled_out(snapshot.workloads.get(each.name), each.replicas)
+            for each in sets
+        ),
+    )
+
+
+def _rolled_out(workload: Workload | None, wanted: int) -> bool:
+    return workload is not None and workload.settled and workload.replicas == wanted
+
+
+def _tell_sets(snapshot: PoolSnapshot, sets: Sequence[EngineSet]) -> list[EngineSetStatus]:
+    """The sets that should be there, then those that are and should not."""
+    wanted = {each.name: each for each in sets}
+    present = Counter(each.set for each in snapshot.replicas if not each.deleting)
+    ready = Counter(each.set for each in snapshot.replicas if each.usable)
+    told = []
+    for name in (*wanted, *sorted((snapshot.workloads.keys() | present.keys()) - wanted.keys())):
+        known = wanted.get(name)
+        kind = known.kind if known else kind_of(name)
+        ceiling = known.ceiling if known else None
+        told.append(EngineSetStatus(name=name, kind=kind, ceiling=ceiling, replicas=present[name], ready=ready[name]))
+    return told
 
 
 def _refused(refusal: Refusal) -> list[Draft]:
@@ -106,8 +139,7 @@ def _refused(refusal: Refusal) -> list[Draft]:
 
 def _observed(snapshot: PoolSnapshot, tally: _Tally) -> list[Draft]:
     stuck = _find_stuck(snapshot.replicas)
-    ready = tally.current > 0
-    complete = tally.current >= tally.wanted and tally.rolled_out
+    ready, complete = tally.answers, tally.complete
     progress = stuck.message if stuck else f"{tally.ready} of {tally.wanted} replicas ready"
     if ready:
         readiness = Draft(T.READY, True, Reason.READY)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from lorafleet_contracts.admin import AdapterReport, EngineState, Problem, VersionPhase
-from lorafleet_contracts.names import version_key
+from lorafleet_contracts.names import SHARED_SET, version_key
 from lorafleet_contracts.resources.adapter import LoraAdapterSpec, LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolSpec, LoraPoolStatus
 from lorafleet_contracts.resources.tenant import TenantSpec, TenantStatus
@@ -64,7 +64,8 @@ class Replica:
     """One engine pod and the last state its engine told (None: never reached).
 
     `ready` is the pod's Ready condition, `current` whether it runs the newest template; `waiting` and `message` are
-    the container's (or scheduler's) reason and words for not running.
+    the container's (or scheduler's) reason and words for not running. `set` is the set of replicas that it belongs to;
+    `zone` and `cordoned` are its node's ("" and False where nodes can't be read).
     """
 
     name: str
@@ -74,6 +75,10 @@ class Replica:
     state: EngineState | None
     waiting: str = ""
     message: str = ""
+    set: str = SHARED_SET
+    node: str = ""
+    zone: str = ""
+    cordoned: bool = False
 
     @property
     def usable(self) -> bool:
@@ -148,7 +153,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The pool's StatefulSet as it is: `settled` when its controller has rolled the newest template out."""
+    """A set's StatefulSet as it is: `settled` when its controller has rolled the newest template out."""
 
     replicas: int
     settled: bool
@@ -181,7 +186,7 @@ class PoolTokens:
 
 @dataclass(frozen=True, slots=True)
 class PoolSnapshot:
-    """One pool and everything that its task decides about.
+    """One pool and everything that its task decides about. `workloads` are its StatefulSets by the set's name.
 
     `namespaces` maps names to labels; `applied` maps "Kind/name" to the fingerprint of what the API server is known
     to hold (absent: unknown or changed by others) or, with a word in `refusals`, does not want. `cluster_wide` is False
@@ -195,7 +200,7 @@ class PoolSnapshot:
     namespaces: Mapping[str, Mapping[str, str]]
     defaults: EngineDefaults
     tokens: PoolTokens
-    workload: Workload | None = None
+    workloads: Mapping[str, Workload] = field(default_factory=dict)
     applied: Mapping[str, str] = field(default_factory=dict)
     refusals: tuple[str, ...] = ()
     memory: Memory = Memory()

@@ -1,5 +1,6 @@
-"""Fenced writes to the API server. Called by execute.py and credentials.py; compares and decides nothing."""
+"""Fenced writes to the API server. Called by execute.py and credentials.py; decides nothing."""
 
+import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -7,12 +8,14 @@ from typing import Any
 from lorafleet_contracts.names import API_VERSION, FIELD_MANAGER
 from lorafleet_kube.api import KubeApi
 from lorafleet_kube.errors import ApiError
-from lorafleet_operator.core.actions import Apply, StatusWrite, Warn
+from lorafleet_operator.core.actions import Apply, Delete, StatusWrite, Warn
 from lorafleet_operator.shell.kinds import BY_NAME, EVENTS
 from lorafleet_operator.shell.lease import Lease
 
+log = logging.getLogger(__name__)
+
 Object = dict[str, Any]
-CONFLICT = 409
+GONE, CONFLICT = 404, 409
 MESSAGE_LIMIT = 1024
 """The API server refuses longer messages of events."""
 
@@ -29,6 +32,26 @@ class Cluster:
         meta = action.manifest["metadata"]
         path = BY_NAME[action.manifest["kind"]].path(meta["namespace"], meta["name"])
         return await self._apply(path, action.manifest)
+
+    async def delete(self, action: Delete) -> None:
+        """End one of our own objects and what it owns. One that is gone, or that is not ours, is left alone.
+
+        By uid: a namesake that is created in the meantime stays. Raises as `apply`.
+        """
+        kind, _, name = action.key.partition("/")
+        path = BY_NAME[kind].path(action.namespace, name)
+        self._lease.check()
+        try:
+            meta = (await self._api.get(path))["metadata"]
+            if action.owner not in [each["uid"] for each in meta.get("ownerReferences", [])]:
+                log.warning("%s in %s stays: it does not belong to this pool", action.key, action.namespace)
+                return
+            options = {"preconditions": {"uid": meta["uid"]}, "propagationPolicy": "Background"}
+            self._lease.check()
+            await self._api.request("DELETE", path, body=options)
+        except ApiError as error:
+            if error.code not in (GONE, CONFLICT):
+                raise
 
     async def write_status(self, write: StatusWrite, revision: int) -> Object:
         """Set the status of the object as it was at `revision`.

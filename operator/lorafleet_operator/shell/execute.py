@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from lorafleet_contracts.admin import PortName
 from lorafleet_kube.errors import ApiError
-from lorafleet_operator.core.actions import Apply, Inspect, Load, Plan, Unload
+from lorafleet_operator.core.actions import Apply, Delete, Inspect, Load, Plan, Unload
 from lorafleet_operator.core.snapshot import PoolTokens
 from lorafleet_operator.shell.admin import AdminAddress
 from lorafleet_operator.shell.cluster import Cluster
@@ -28,10 +28,13 @@ class Executor:
         self._metrics = metrics
 
     async def carry_out(self, plan: Plan, memory: PoolMemory, tokens: PoolTokens, find_pod: FindPod) -> None:
-        """Apply in order, start the calls, queue the statuses. Raises NotLeadingError or KubeError."""
+        """Apply and delete in order, start the calls, queue the statuses. Raises NotLeadingError or KubeError."""
         for action in plan.actions:
             if isinstance(action, Apply):
                 await self._apply(action, memory)
+            elif isinstance(action, Delete):
+                await self._cluster.delete(action)
+                memory.objects.forget(action.key)
             else:
                 self._start(action, memory, tokens, find_pod)
         memory.calls.note_surplus(plan.surplus)

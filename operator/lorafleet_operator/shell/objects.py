@@ -4,13 +4,13 @@ execute.py notes the outcome of every apply here; observe.py asks which fingerpr
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lorafleet_operator.shell.records import SetRecord
 
 REFRESH_SECONDS = 300.0
-"""Objects that are not watched (all but the StatefulSet) are applied again so often, in case somebody changed them."""
+"""Objects that are not watched (all but StatefulSets) are applied again so often, in case somebody changed them."""
 EVENT_SECONDS = 10.0
 """How long a new object may take to come back as an event."""
 REFUSED_SECONDS = 60.0
@@ -39,9 +39,14 @@ class AppliedObjects:
         """The API server does not want this content."""
         self._applied[key] = _Applied(fingerprint, self._clock(), 0, message)
 
-    def standing(self, workload: SetRecord | None) -> dict[str, str]:
-        """Fingerprints that need no new apply."""
-        return {key: each.fingerprint for key, each in self._applied.items() if self._stands(key, each, workload)}
+    def forget(self, key: str) -> None:
+        """An object is gone."""
+        self._applied.pop(key, None)
+
+    def standing(self, sets: Iterable[SetRecord]) -> dict[str, str]:
+        """Fingerprints that need no new apply; `sets` are the StatefulSets as they are."""
+        known = {f"StatefulSet/{each.name}": each for each in sets}
+        return {key: each.fingerprint for key, each in self._applied.items() if self._stands(key, each, known.get(key))}
 
     def refusals(self) -> tuple[str, ...]:
         """What the API server said against objects that it does not want."""

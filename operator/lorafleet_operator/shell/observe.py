@@ -69,8 +69,9 @@ class Observer:
         if pool is None:
             return None
         adapters = self._watches.adapters_of(key)
-        workload = self._watches.set_of(key)
-        replicas = tuple(self._replica(pod, workload) for pod in self._watches.pods_of(key))
+        found = self._watches.sets_of(key)
+        sets = {each.set: each for each in found if each.owner == pool.meta.uid}
+        replicas = tuple(self._replica(pod, sets.get(pod.set)) for pod in self._watches.pods_of(key))
         living = {InspectionKey(each.meta.uid, each.meta.generation) for each in adapters}
         lives = {(each.name, each.state.boot_id) for each in replicas if each.state is not None}
         memory.calls.prune(living, lives)
@@ -82,8 +83,8 @@ class Observer:
             namespaces=self._watches.namespaces(),
             defaults=self._defaults,
             tokens=keys.tokens_for(pool.meta.uid),
-            workload=Workload(workload.replicas, workload.settled) if workload else None,
-            applied=memory.objects.standing(workload),
+            workloads={name: Workload(each.replicas, each.settled) for name, each in sets.items()},
+            applied=memory.objects.standing(found),
             refusals=memory.objects.refusals(),
             memory=replace(memory.calls.memory(), popularity_told=memory.load.told_at(time.time())),
             cluster_wide=self._cluster_wide,
@@ -98,6 +99,7 @@ class Observer:
         )
 
     def _replica(self, pod: PodRecord, workload: SetRecord | None) -> Replica:
+        node = self._watches.node(pod.node)
         return Replica(
             name=pod.name,
             ready=pod.ready,
@@ -106,4 +108,8 @@ class Observer:
             state=self._links.state(pod.uid),
             waiting=pod.waiting,
             message=pod.message,
+            set=pod.set,
+            node=pod.node,
+            zone=node.zone if node else "",
+            cordoned=node is not None and node.cordoned,
         )

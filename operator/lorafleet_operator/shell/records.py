@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from lorafleet_contracts.names import LABEL_POOL
+from lorafleet_contracts.names import LABEL_POOL, LABEL_SET, LABEL_ZONE, SHARED_SET
 from lorafleet_contracts.resources.adapter import LoraAdapterSpec, LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolSpec, LoraPoolStatus
 from lorafleet_contracts.resources.tenant import TenantSpec, TenantStatus
@@ -47,12 +47,28 @@ class PodRecord:
     template: str
     waiting: str
     message: str
+    set: str = SHARED_SET
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A node. `zone` is empty where it has none; a cordoned one takes no new pods and is likely to be drained."""
+
+    zone: str
+    cordoned: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SetRecord:
-    """A StatefulSet of engines. `template` is the newest one's hash, `settled` whether all replicas run it."""
+    """A StatefulSet of engines. `template` is the newest one's hash, `settled` whether all replicas run it.
 
+    `owner` is the uid of the pool that it belongs to.
+    """
+
+    name: str
+    set: str
+    owner: str
     pool: PoolKey
     generation: int
     replicas: int
@@ -105,7 +121,15 @@ def read_pod(found: Object) -> PodRecord:
         template=labels.get("controller-revision-hash", ""),
         waiting=waiting,
         message=message,
+        set=labels.get(LABEL_SET, SHARED_SET),
+        node=(found.get("spec") or {}).get("nodeName", ""),
     )
+
+
+def read_node(found: Object) -> NodeRecord:
+    """Project a Node."""
+    labels = found["metadata"].get("labels") or {}
+    return NodeRecord(labels.get(LABEL_ZONE, ""), bool((found.get("spec") or {}).get("unschedulable")))
 
 
 def read_set(found: Object) -> SetRecord:
@@ -114,7 +138,11 @@ def read_set(found: Object) -> SetRecord:
     replicas = int(spec.get("replicas", 1))
     observed = status.get("observedGeneration") == meta.get("generation")
     updated = status.get("updateRevision", "") == status.get("currentRevision", "")
+    owners = [each["uid"] for each in meta.get("ownerReferences") or [] if each.get("controller")]
     return SetRecord(
+        name=meta["name"],
+        set=meta["labels"].get(LABEL_SET, SHARED_SET),
+        owner=owners[0] if owners else "",
         pool=(meta["namespace"], meta["labels"][LABEL_POOL]),
         generation=int(meta.get("generation", 0)),
         replicas=replicas,

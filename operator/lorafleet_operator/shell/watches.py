@@ -1,4 +1,4 @@
-"""What the API server holds, kept up to date: all three kinds, namespaces, engine pods and their StatefulSets.
+"""What the API server holds, kept up to date: all three kinds, namespaces, nodes, engine pods and their StatefulSets.
 
 Filled by reflectors from start-up on (a standby stays warm); read by observe.py. Tells `Listener` what was touched and
 decides nothing. Answers of our own writes are learnt at once, so that no plan is made on a status it has replaced.
@@ -14,13 +14,13 @@ from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolStatus
 from lorafleet_contracts.resources.tenant import TenantStatus
 from lorafleet_kube.api import KubeApi
-from lorafleet_kube.paths import NAMESPACES, PODS, Kind
+from lorafleet_kube.paths import NAMESPACES, NODES, PODS, Kind
 from lorafleet_kube.reflector import Change, Collection, Key, Reflector
 from lorafleet_operator.core.actions import StatusWrite
 from lorafleet_operator.core.snapshot import Adapter, Pool, Tenant
 from lorafleet_operator.shell import records
 from lorafleet_operator.shell.kinds import LORA_ADAPTERS, LORA_POOLS, STATEFUL_SETS, TENANTS
-from lorafleet_operator.shell.records import PodRecord, PoolKey, Seen, SetRecord
+from lorafleet_operator.shell.records import NodeRecord, PodRecord, PoolKey, Seen, SetRecord
 
 T = TypeVar("T")
 R = TypeVar("R", Pool, Adapter, Tenant)
@@ -87,7 +87,8 @@ class Watches:
         self._namespaces = Reflector(
             api, Collection(NAMESPACES.path()), records.read_namespace, self._namespace_changed
         )
-        self._reflectors: list[Reflector[Any]] = [self._namespaces]
+        self._nodes = Reflector(api, Collection(NODES.path()), records.read_node, self._node_changed, optional=True)
+        self._reflectors: list[Reflector[Any]] = [self._namespaces, self._nodes]
         engines = LABEL_POOL
         scopes: Sequence[str | None] = namespaces or [None]
         for scope in scopes:
@@ -148,9 +149,13 @@ class Watches:
         """All engine pods."""
         return [pod for pool in self._pods.pools() for pod in self._pods.of(pool)]
 
-    def set_of(self, pool: PoolKey) -> SetRecord | None:
-        """A pool's StatefulSet."""
-        return next(iter(self._sets.of(pool)), None)
+    def sets_of(self, pool: PoolKey) -> list[SetRecord]:
+        """A pool's StatefulSets."""
+        return self._sets.of(pool)
+
+    def node(self, name: str) -> NodeRecord | None:
+        """One node, None where there is none or nodes can't be read."""
+        return self._nodes.records.get(("", name))
 
     def orphaned_pools(self) -> list[PoolKey]:
         """Names that adapters or tenants point to and no pool has."""
@@ -220,6 +225,12 @@ class Watches:
     def _touch(self, change: Change[PodRecord] | Change[SetRecord]) -> None:
         for record in {each.pool for each in (change.old, change.new) if each is not None}:
             self._listener.pool_touched(record)
+
+    def _node_changed(self, change: Change[NodeRecord]) -> None:
+        """Only nodes with engines count. A pod that comes is news by itself."""
+        _, name = change.key
+        for pool in {pod.pool for pod in self.pods() if pod.node == name}:
+            self._listener.pool_touched(pool)
 
     def _namespace_changed(self, change: Change[dict[str, str]]) -> None:
         self._listener.all_touched()

@@ -148,7 +148,7 @@ class _Run:
             namespaces=self._case.namespaces,
             defaults=EngineDefaults("simulated"),
             tokens=_TOKENS,
-            workload=next(iter(cluster.workloads().values()), None),
+            workloads=cluster.workloads(),
             applied=dict(cluster.applied),
             memory=replace(self._calls.memory(), popularity_told=self._load.told_at(self._clock.now)),
         )

@@ -11,8 +11,7 @@ from google.protobuf import json_format
 from lorafleet_gateway.core.envoy_bootstrap import build_bootstrap
 from lorafleet_gateway.core.envoy_clusters import build_clusters, build_endpoints, cluster_name, endpoints_file
 from lorafleet_gateway.core.envoy_names import EnvoyOptions
-from lorafleet_gateway.core.records import Replica
-from lorafleet_gateway.core.table import SetKey
+from lorafleet_gateway.core.records import ObjectKey, Replica
 from tests.gateway.core.records import make_replica
 
 OPTIONS = EnvoyOptions(
@@ -27,7 +26,7 @@ OPTIONS = EnvoyOptions(
     max_connections=100,
     config_dir="/run",
 )
-KEY = SetKey(("serving", "smol.v1"), "shared")
+KEY = ("serving", "smol.v1")
 
 
 def plain(document: dict[str, Any], message: Any) -> Any:
@@ -53,15 +52,15 @@ def test_the_bootstrap_keeps_admin_and_picker_on_loopback() -> None:
     assert bootstrap.dynamic_resources.cds_config.path_config_source.path == "/run/cds.json"
 
 
-def test_a_set_is_a_cluster_that_reads_its_own_file() -> None:
-    (resource,) = build_clusters({KEY: ()}, "/run")["resources"]
+def test_a_pool_is_a_cluster_that_reads_its_own_file() -> None:
+    (resource,) = build_clusters([KEY], "/run")["resources"]
     cluster = plain(resource, cluster_pb2.Cluster())
     assert cluster.name == cluster_name(KEY)
     assert cluster.eds_cluster_config.eds_config.path_config_source.path == f"/run/{endpoints_file(KEY)}"
 
 
-@pytest.mark.parametrize("other", [SetKey(("serving", "v1"), "shared"), SetKey(("serving", "smol.v1"), "class-16")])
-def test_two_sets_never_share_a_name(other: SetKey) -> None:
+@pytest.mark.parametrize("other", [("serving", "v1"), ("serving-smol", "v1")])
+def test_two_pools_never_share_a_name(other: ObjectKey) -> None:
     assert cluster_name(KEY) != cluster_name(other)
 
 

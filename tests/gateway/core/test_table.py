@@ -128,5 +128,6 @@ def test_slices_of_a_set_are_joined_and_waiting_replicas_only_watched() -> None:
 def test_a_pool_keeps_its_set_when_its_last_slice_goes() -> None:
     """Envoy would otherwise lose the cluster, and running streams with it."""
     assert make_table().sets == {SetKey(POOL, "shared"): ()}
-    extra = make_table(slices=(make_slice(1, set="class-16"),)).sets
-    assert extra[SetKey(POOL, "class-16")] == (make_replica(1),)
+    extra = make_table(slices=(make_slice(1, set="class-16"), make_slice(3, 2)))
+    assert extra.sets[SetKey(POOL, "class-16")] == (make_replica(1),)
+    assert extra.hosts() == {POOL: tuple(map(make_replica, (1, 2, 3)))}

@@ -7,11 +7,10 @@ import orjson
 
 from lorafleet_gateway.core.envoy_clusters import cluster_name, endpoints_file
 from lorafleet_gateway.core.records import Replica
-from lorafleet_gateway.core.table import SetKey
 from lorafleet_gateway.settings import read_settings
 from lorafleet_gateway.shell.envoy_files import EnvoyFiles, write_bootstrap
 
-ONE, TWO = SetKey(("ns", "one"), "shared"), SetKey(("ns", "two"), "shared")
+ONE, TWO = ("ns", "one"), ("ns", "two")
 REPLICA = Replica("10.0.0.1:8000", "10.0.0.1:8001")
 
 
@@ -20,7 +19,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_clusters_follow_the_sets_and_stale_files_go(tmp_path: Path) -> None:
+def test_clusters_follow_the_pools_and_stale_files_go(tmp_path: Path) -> None:
     (tmp_path / "eds-left.behind.json").write_text("{}")
     files = EnvoyFiles(tmp_path)
     files.write({ONE: (REPLICA,), TWO: ()})

@@ -36,7 +36,7 @@ from tests.support.plans import LATER, change_adapter, pick, ready_snapshot, set
 
 
 def test_a_new_pool_gets_its_objects_with_the_secret_first() -> None:
-    plan = plan_pool(make_snapshot(replicas=(), workload=None), NOW)
+    plan = plan_pool(make_snapshot(replicas=(), workloads={}), NOW)
     assert [each.key for each in pick(plan, Apply)] == [
         "Secret/smol-tokens",
         "Service/smol-shared",
@@ -47,7 +47,7 @@ def test_a_new_pool_gets_its_objects_with_the_secret_first() -> None:
 
 def test_the_network_policy_stands_before_the_first_engine() -> None:
     defaults = EngineDefaults("registry/engine:1", neighbours=Neighbours("fleet", "main"))
-    plan = plan_pool(make_snapshot(replicas=(), workload=None, defaults=defaults), NOW)
+    plan = plan_pool(make_snapshot(replicas=(), workloads={}, defaults=defaults), NOW)
     keys = [each.key for each in pick(plan, Apply)]
     assert keys.index("NetworkPolicy/smol-shared") < keys.index("StatefulSet/smol-shared")
 

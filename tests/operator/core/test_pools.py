@@ -8,21 +8,26 @@ from lorafleet_contracts.admin import BaseState, Problem, ProblemCode
 from lorafleet_contracts.conditions import ConditionType, find_condition
 from lorafleet_contracts.resources.pool import LoraPoolStatus
 from lorafleet_operator.core.pools import judge_pool, refuse_pool
+from lorafleet_operator.core.sets import EngineSet
 from lorafleet_operator.core.snapshot import PoolSnapshot, Replica, Workload
 from tests.support.fleet import NOW, make_pool, make_replica, make_snapshot, make_state
 
 TWO = {"replicas": {"min": 2}}
 
 
-def judge(snapshot: PoolSnapshot) -> LoraPoolStatus | None:
+def judge(snapshot: PoolSnapshot, *more: EngineSet) -> LoraPoolStatus | None:
     """The verdict as the planning asks for it."""
-    return judge_pool(snapshot, refuse_pool(snapshot.pool, snapshot.cluster_wide), NOW)
+    spec = snapshot.pool.spec
+    sets = (EngineSet("shared", "Shared", spec.replicas.min), *more) if spec else ()
+    return judge_pool(snapshot, refuse_pool(snapshot.pool, snapshot.cluster_wide), sets, NOW)
 
 
 def fleet(*replicas: Replica, status: LoraPoolStatus | None = None, settled: bool = True) -> PoolSnapshot:
     """A pool of two replicas."""
     return make_snapshot(
-        pool=make_pool(status=status, **TWO), replicas=replicas, workload=Workload(replicas=2, settled=settled)
+        pool=make_pool(status=status, **TWO),
+        replicas=replicas,
+        workloads={"shared": Workload(replicas=2, settled=settled)},
     )
 
 
@@ -49,6 +54,33 @@ def test_a_full_pool_is_redundant_and_shows_counts_and_budget() -> None:
     assert status.budget is not None
     assert status.budget.adapters == 7
     assert status.selector == "lorafleet.io/pool=smol,lorafleet.io/set=shared"
+
+
+def test_every_set_is_told_and_the_scale_subresource_sees_the_shared_one() -> None:
+    replicas = (
+        make_replica(0),
+        make_replica(1),
+        make_replica(0, set="class-64"),
+        make_replica(0, set="merged-0a0a0a0a"),
+    )
+    split = EngineSet("class-64", "RankClass", 2, ceiling=64)
+    status = judge(fleet(*replicas), split)
+    assert status is not None
+    assert (status.replicas, status.ready_replicas) == (2, 2)
+    assert [(each.name, each.kind, each.ceiling, each.replicas, each.ready) for each in status.sets] == [
+        ("shared", "Shared", None, 2, 2),
+        ("class-64", "RankClass", 64, 1, 1),
+        ("merged-0a0a0a0a", "Merged", None, 1, 1),
+    ]
+    assert words(status)["Reconciling"] == ("True", "Progressing")
+
+
+def test_a_pool_without_shared_replicas_does_not_answer_the_base() -> None:
+    split = EngineSet("class-64", "RankClass", 1, ceiling=64)
+    status = judge(fleet(make_replica(0, set="class-64")), split)
+    assert words(status)["Ready"] == ("False", "NoReplicaReady")
+    assert status is not None
+    assert status.ready_replicas == 0
 
 
 def test_a_rollout_is_over_when_its_controller_says_so() -> None:

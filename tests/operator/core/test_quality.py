@@ -74,7 +74,7 @@ def test_other_pools_say_nothing_of_it() -> None:
     assert checked(snapshot) is None
     spec = snapshot.pool.spec
     assert spec is not None
-    assert "LORAFLEET_QUANTIZATION" not in {each["name"] for each in _environment(spec)}
+    assert "LORAFLEET_QUANTIZATION" not in {each["name"] for each in _environment(spec, None)}
     spec = snapshot_of("FP8").pool.spec
     assert spec is not None
-    assert {"name": "LORAFLEET_QUANTIZATION", "value": "fp8"} in _environment(spec)
+    assert {"name": "LORAFLEET_QUANTIZATION", "value": "fp8"} in _environment(spec, None)

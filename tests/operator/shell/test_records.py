@@ -4,7 +4,15 @@ from typing import Any
 
 import pytest
 
-from lorafleet_operator.shell.records import read_adapter, read_pod, read_pool, read_set, read_tenant
+from lorafleet_operator.shell.records import (
+    NodeRecord,
+    read_adapter,
+    read_node,
+    read_pod,
+    read_pool,
+    read_set,
+    read_tenant,
+)
 
 META: dict[str, Any] = {
     "namespace": "demo",
@@ -86,6 +94,28 @@ CRASHED = {"terminated": {"exitCode": 1, "message": "no config.json\n", "reason"
 )
 def test_why_a_pod_does_not_run(status: dict[str, Any], waiting: str, message: str) -> None:
     assert (pod(**status).waiting, pod(**status).message) == (waiting, message)
+
+
+def test_a_pods_set_and_node() -> None:
+    assert (pod().set, pod().node) == ("shared", "")
+    labels = META["labels"] | {"lorafleet.io/set": "class-64"}
+    found = read_pod({"metadata": META | {"labels": labels}, "spec": {"nodeName": "n1"}})
+    assert (found.set, found.node) == ("class-64", "n1")
+
+
+def test_a_nodes_zone_and_whether_it_is_cordoned() -> None:
+    labels = {"topology.kubernetes.io/zone": "a"}
+    assert read_node({"metadata": {"name": "n1"}, "spec": {}}) == NodeRecord("", False)
+    found = read_node({"metadata": {"name": "n1", "labels": labels}, "spec": {"unschedulable": True}})
+    assert found == NodeRecord("a", True)
+
+
+def test_a_sets_name_and_owner() -> None:
+    owners = [{"uid": "other"}, {"uid": "pool-uid", "controller": True}]
+    labels = META["labels"] | {"lorafleet.io/set": "class-64"}
+    found = read_set({"metadata": META | {"labels": labels, "ownerReferences": owners}})
+    assert (found.name, found.set, found.owner) == ("x", "class-64", "pool-uid")
+    assert read_set({"metadata": META}).owner == ""
 
 
 def test_a_pods_readiness_address_and_end() -> None:

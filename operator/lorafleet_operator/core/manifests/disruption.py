@@ -3,18 +3,19 @@
 from typing import Any
 
 from lorafleet_operator.core.manifests.identity import object_meta, selector_labels, set_name
+from lorafleet_operator.core.sets import EngineSet
 from lorafleet_operator.core.snapshot import Meta
 
 
-def build_disruption_budget(pool: Meta) -> dict[str, Any]:
+def build_disruption_budget(pool: Meta, engines: EngineSet) -> dict[str, Any]:
     """At most one voluntary disruption at a time; a replica that isn't ready may always go, so no drain hangs on it."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": object_meta(pool, set_name(pool.name)),
+        "metadata": object_meta(pool, set_name(pool.name, engines.name), engines.name),
         "spec": {
             "maxUnavailable": 1,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": selector_labels(pool.name)},
+            "selector": {"matchLabels": selector_labels(pool.name, engines.name)},
         },
     }

@@ -8,6 +8,7 @@ from lorafleet_contracts.names import EnginePort
 from lorafleet_contracts.resources.pool import EngineSpec, LoraPoolSpec
 from lorafleet_operator.core.manifests.identity import labels, object_meta, selector_labels, set_name, tokens_name
 from lorafleet_operator.core.manifests.quantities import parse_bytes
+from lorafleet_operator.core.sets import EngineSet, Merge
 from lorafleet_operator.core.snapshot import EngineDefaults, Meta
 
 USER_ID = 65532
@@ -23,19 +24,23 @@ PEER_BYTES = 64 << 20
 """Shared memory through which each of several processes may talk to the others, beside the host cache."""
 
 
-def build_stateful_set(pool: Meta, spec: LoraPoolSpec, defaults: EngineDefaults) -> dict[str, Any]:
+def build_stateful_set(pool: Meta, spec: LoraPoolSpec, defaults: EngineDefaults, engines: EngineSet) -> dict[str, Any]:
     """Replicas with stable names; all start at once, a changed template rolls through them one by one."""
+    name = set_name(pool.name, engines.name)
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": object_meta(pool, set_name(pool.name)),
+        "metadata": object_meta(pool, name, engines.name),
         "spec": {
-            "serviceName": set_name(pool.name),
-            "replicas": spec.replicas.min,
+            "serviceName": name,
+            "replicas": engines.replicas,
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "RollingUpdate"},
-            "selector": {"matchLabels": selector_labels(pool.name)},
-            "template": {"metadata": {"labels": labels(pool.name)}, "spec": _pod(pool, spec, defaults)},
+            "selector": {"matchLabels": selector_labels(pool.name, engines.name)},
+            "template": {
+                "metadata": {"labels": labels(pool.name, engines.name)},
+                "spec": _pod(pool, spec, defaults, engines),
+            },
         },
     }
 
@@ -61,7 +66,7 @@ def refuse_gpus(engine: EngineSpec) -> str | None:
     )
 
 
-def _pod(pool: Meta, spec: LoraPoolSpec, defaults: EngineDefaults) -> dict[str, Any]:
+def _pod(pool: Meta, spec: LoraPoolSpec, defaults: EngineDefaults, engines: EngineSet) -> dict[str, Any]:
     wanted = spec.engine.pod
     pod: dict[str, Any] = {
         "automountServiceAccountToken": False,
@@ -80,10 +85,10 @@ def _pod(pool: Meta, spec: LoraPoolSpec, defaults: EngineDefaults) -> dict[str, 
                 "maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname",
                 "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": selector_labels(pool.name)},
+                "labelSelector": {"matchLabels": selector_labels(pool.name, engines.name)},
             }
         ],
-        "containers": [_container(spec, defaults)],
+        "containers": [_container(spec, defaults, engines)],
         "volumes": _volumes(pool, spec),
     }
     optional = {
@@ -96,12 +101,12 @@ def _pod(pool: Meta, spec: LoraPoolSpec, defaults: EngineDefaults) -> dict[str, 
     return pod | {key: value for key, value in optional.items() if value}
 
 
-def _container(spec: LoraPoolSpec, defaults: EngineDefaults) -> dict[str, Any]:
+def _container(spec: LoraPoolSpec, defaults: EngineDefaults, engines: EngineSet) -> dict[str, Any]:
     return {
         "name": "engine",
         "image": spec.engine.pod.image or defaults.image,
         "imagePullPolicy": defaults.pull_policy,
-        "env": _environment(spec),
+        "env": _environment(spec, engines.merged),
         "ports": [{"name": port.name.lower(), "containerPort": int(port), "protocol": "TCP"} for port in EnginePort],
         "resources": _resources(spec.engine),
         # Generous where a busy machine would be punished by a restart; quick where only routing is at stake.
@@ -135,7 +140,7 @@ def _resources(engine: EngineSpec) -> dict[str, Any]:
     return wanted | {"limits": {WHOLE_GPUS: str(engine.tensor_parallel)} | wanted.get("limits", {})}
 
 
-def _environment(spec: LoraPoolSpec) -> list[dict[str, str]]:
+def _environment(spec: LoraPoolSpec, merged: Merge | None) -> list[dict[str, str]]:
     base, engine = spec.base_model, spec.engine
     ours: Mapping[str, str] = {
         "LORAFLEET_BASE_NAME": base.name,
@@ -155,6 +160,9 @@ def _environment(spec: LoraPoolSpec) -> list[dict[str, str]]:
         "LORAFLEET_VOLUMES_DIR": VOLUMES_DIR,
         "LORAFLEET_TOKENS_DIR": TOKENS_DIR,
         "LORAFLEET_DRAIN_SECONDS": str(DRAIN_SECONDS),
+        "LORAFLEET_MERGE_ADAPTER": merged.uri if merged else "",
+        "LORAFLEET_MERGE_VERSION": merged.version if merged else "",
+        "LORAFLEET_MERGE_DISPLAY": f"{merged.namespace}/{merged.name}" if merged else "",
     }
     theirs = {each.name: each.value for each in engine.pod.env}
     return [{"name": name, "value": value} for name, value in {**ours, **theirs}.items() if value or name in theirs]

@@ -4,19 +4,20 @@ from typing import Any
 
 from lorafleet_contracts.names import EnginePort
 from lorafleet_operator.core.manifests.identity import object_meta, selector_labels, set_name
+from lorafleet_operator.core.sets import EngineSet
 from lorafleet_operator.core.snapshot import Meta
 
 
-def build_service(pool: Meta) -> dict[str, Any]:
+def build_service(pool: Meta, engines: EngineSet) -> dict[str, Any]:
     """Only ready engines are published: a lost one leaves routing as soon as its probe fails."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": object_meta(pool, set_name(pool.name)),
+        "metadata": object_meta(pool, set_name(pool.name, engines.name), engines.name),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": False,
-            "selector": selector_labels(pool.name),
+            "selector": selector_labels(pool.name, engines.name),
             "ports": [{"name": port.name.lower(), "port": int(port), "protocol": "TCP"} for port in EnginePort],
         },
     }

@@ -10,10 +10,12 @@ import yaml
 from lorafleet_contracts.resources.pool import LoraPoolSpec
 from lorafleet_operator.core.manifests.disruption import build_disruption_budget
 from lorafleet_operator.core.manifests.engine import build_stateful_set, resolve_device
+from lorafleet_operator.core.manifests.identity import set_name
 from lorafleet_operator.core.manifests.policy import build_network_policy
 from lorafleet_operator.core.manifests.quantities import parse_bytes
 from lorafleet_operator.core.manifests.service import build_service
 from lorafleet_operator.core.manifests.tokens import build_tokens
+from lorafleet_operator.core.sets import EngineSet, Merge
 from lorafleet_operator.core.snapshot import EngineDefaults, Neighbours
 from tests.support.fleet import TOKENS, make_meta, make_pool
 
@@ -54,13 +56,28 @@ def spec_of(**spec: Any) -> LoraPoolSpec:
     return found
 
 
+def shared(replicas: int) -> EngineSet:
+    """The set that every pool has."""
+    return EngineSet("shared", "Shared", replicas)
+
+
+MERGED = EngineSet(
+    "merged-0a1b2c3d",
+    "Merged",
+    1,
+    tenant="team/acme",
+    merged=Merge("http://assets/pirate", f"uid-1@sha256:{'b' * 64}", "team", "pirate"),
+)
+
+
 @pytest.mark.parametrize(
     ("name", "manifest"),
     [
-        ("statefulset-small", build_stateful_set(make_meta("smol"), spec_of(), DEFAULTS)),
-        ("statefulset-gpu", build_stateful_set(make_meta("qwen", "serving"), spec_of(**GPU), DEFAULTS)),
-        ("service", build_service(make_meta("smol"))),
-        ("disruption", build_disruption_budget(make_meta("smol"))),
+        ("statefulset-small", build_stateful_set(make_meta("smol"), spec_of(), DEFAULTS, shared(1))),
+        ("statefulset-gpu", build_stateful_set(make_meta("qwen", "serving"), spec_of(**GPU), DEFAULTS, shared(3))),
+        ("statefulset-merged", build_stateful_set(make_meta("smol"), spec_of(), DEFAULTS, MERGED)),
+        ("service", build_service(make_meta("smol"), shared(1))),
+        ("disruption", build_disruption_budget(make_meta("smol"), shared(1))),
         ("policy", build_network_policy(make_meta("smol"), Neighbours("fleet", "main", ("metrics", "ops")))),
         ("tokens", build_tokens(make_meta("smol"), TOKENS)),
     ],
@@ -70,6 +87,21 @@ def test_manifest(name: str, manifest: dict[str, Any]) -> None:
     if os.environ.get("LORAFLEET_REGOLD"):
         path.write_text(yaml.safe_dump(manifest, sort_keys=False))
     assert yaml.safe_load(path.read_text()) == manifest
+
+
+def test_the_sets_of_a_pool_share_no_name_and_no_pod() -> None:
+    for build in (build_service, build_disruption_budget):
+        one, other = build(make_meta("smol"), shared(1)), build(make_meta("smol"), MERGED)
+        assert other["metadata"]["name"] == "smol-merged-0a1b2c3d"
+        assert one["metadata"]["labels"]["lorafleet.io/set"] != other["metadata"]["labels"]["lorafleet.io/set"]
+        assert "merged-0a1b2c3d" in str(other["spec"]["selector"])
+
+
+def test_a_long_pools_sets_have_names_that_fit_the_labels_of_their_pods() -> None:
+    pools = [f"{'p' * 39}{end}" for end in "ab"]
+    names = {set_name(pool, engines) for pool in pools for engines in ("shared", "merged-0a1b2c3d", "private-0a1b2c3d")}
+    assert len(names) == 6
+    assert max(map(len, names)) <= 52
 
 
 def test_without_monitoring_no_rule_admits_everybody() -> None:
@@ -109,7 +141,7 @@ def test_what_is_no_quantity(quantity: str) -> None:
 @pytest.mark.parametrize("limits", [{}, {"nvidia.com/gpu": "2"}, {"memory": "96Gi"}])
 def test_a_tensor_parallel_engine_gets_its_gpus(limits: dict[str, str]) -> None:
     engine = {"device": "CUDA", "tensorParallel": 2, "pod": {"resources": {"limits": limits}}}
-    pod = build_stateful_set(make_meta("qwen"), spec_of(engine=engine), DEFAULTS)["spec"]["template"]["spec"]
+    pod = build_stateful_set(make_meta("qwen"), spec_of(engine=engine), DEFAULTS, shared(1))["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": "2", **limits}
     assert {"name": "LORAFLEET_TENSOR_PARALLEL", "value": "2"} in container["env"]
@@ -119,7 +151,8 @@ def test_a_tensor_parallel_engine_gets_its_gpus(limits: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(("chosen", "said"), [("PerTenant", None), ("Shared", "shared"), ("Off", "off")])
 def test_prefix_cache_is_the_engines_default_unless_chosen(chosen: str, said: str | None) -> None:
-    pod = build_stateful_set(make_meta("qwen"), spec_of(engine={"prefixCache": chosen}), DEFAULTS)["spec"]["template"]
+    spec = spec_of(engine={"prefixCache": chosen})
+    pod = build_stateful_set(make_meta("qwen"), spec, DEFAULTS, shared(1))["spec"]["template"]
     (container,) = pod["spec"]["containers"]
     env = {each["name"]: each["value"] for each in container["env"]}
     assert env.get("LORAFLEET_PREFIX_CACHE") == said

@@ -1,0 +1,23 @@
+"""Which of a pool's objects are made and which end."""
+
+from lorafleet_operator.core.actions import Delete
+from lorafleet_operator.core.planning import plan_pool
+from lorafleet_operator.core.snapshot import Workload
+from tests.support.fleet import NOW, carry_out, make_pool, make_snapshot
+from tests.support.plans import pick
+
+
+def test_a_set_that_is_no_longer_wanted_ends_with_its_stateful_set_last() -> None:
+    there = {"shared": Workload(1, settled=True), "class-64": Workload(2, settled=True)}
+    snapshot = make_snapshot(workloads=there)
+    plan = plan_pool(snapshot, NOW)
+    assert [(each.key, each.namespace, each.owner) for each in pick(plan, Delete)] == [
+        (f"{kind}/smol-class-64", "demo", "uid-demo-smol") for kind in ("Service", "PodDisruptionBudget", "StatefulSet")
+    ]
+    assert not pick(plan_pool(carry_out(snapshot, plan), NOW), Delete)
+
+
+def test_a_refused_pool_deletes_nothing() -> None:
+    there = {"class-64": Workload(2, settled=True)}
+    refused = make_pool(allowedNamespaces={"from": "Selector", "selector": {}})
+    assert not plan_pool(make_snapshot(pool=refused, workloads=there, cluster_wide=False), NOW).actions
