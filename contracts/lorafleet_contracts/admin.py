@@ -200,6 +200,26 @@ class UsageState(Wire):
     completion_tokens: int = 0
 
 
+class StepsState(Wire):
+    """Monotonic sums over the steps of a boot: all of them, then those that only decode.
+
+    Of the latter: `sequences` and `rank_sum` (true ranks of the distinct adapters) of each step, their squares and
+    products, and their products with the seconds the step took: what a fit of the seconds needs.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+    decode_steps: int = 0
+    decode_seconds: float = 0.0
+    sequences: int = 0
+    rank_sum: int = 0
+    sequences_squared: int = 0
+    rank_squared: int = 0
+    sequences_rank: int = 0
+    seconds_sequences: float = 0.0
+    seconds_rank: float = 0.0
+
+
 class EngineState(Wire):
     """An answer of `GET /state?since=N&boot=ID`.
 
@@ -220,6 +240,7 @@ class EngineState(Wire):
     in_flight: int = 0
     queue: int = 0
     usage: list[UsageState] = []
+    steps: StepsState | None = None
 
 
 class PortName(StrEnum):

@@ -47,6 +47,7 @@ from lorafleet_engine.requests import LiveRequest, Refusal, RequestRules
 from lorafleet_engine.runner.assembly import EngineCore
 from lorafleet_engine.runner.sampler import Sampled
 from lorafleet_engine.scheduler.sequence import Advance, StepPlan
+from lorafleet_engine.steps import StepMeter
 from lorafleet_engine.versions import VersionKeeper
 
 LOADING_WAIT_S = 0.001
@@ -128,6 +129,7 @@ class EngineLoop:
         self._landed_at = float("-inf")
         self._last_plan: StepPlan | None = None
         self._step_s = 0.0
+        self._steps = StepMeter()
         self._reported_at = float("-inf")
         self._changed = True
         self._told = False
@@ -299,6 +301,7 @@ class EngineLoop:
         self._last_plan, self._changed = flight.plan, True
         self._step_s = now - max(flight.began, self._landed_at)
         self._landed_at = now
+        self._steps.add(self._step_s, flight.plan)
         chunked = flight.plan.tokens - flight.plan.decodes
         self._count(steps=1, prompt_tokens=chunked, generated_tokens=sum(a.token is not None for a in advances))
 
@@ -383,5 +386,6 @@ class EngineLoop:
                 step_adapters=len(plan.adapters) if plan else 0,
                 step_rank_sum=plan.rank_sum if plan else 0,
                 draining=self._draining,
+                sums=self._steps.sums(),
             )
         )

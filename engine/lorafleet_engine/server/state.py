@@ -4,6 +4,7 @@ Read-only. /livez and /readyz are open and empty; everything else needs the port
 """
 
 import asyncio
+from dataclasses import asdict
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -22,6 +23,7 @@ from lorafleet_contracts.admin import (
     MergedState,
     ParityState,
     ProblemCode,
+    StepsState,
 )
 from lorafleet_contracts.capacity import KV_BLOCK_TOKENS
 from lorafleet_engine.messages import LoopState
@@ -91,6 +93,7 @@ def make_state(engine: Engine, since: int) -> EngineState:
         in_flight=engine.in_flight,
         queue=0 if loop is None else loop.waiting,
         usage=list(engine.usage.rows()),
+        steps=None if loop is None else StepsState(**asdict(loop.sums)),
     )
 
 

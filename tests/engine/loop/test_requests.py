@@ -114,3 +114,15 @@ def test_shutdown_leaves(driver: LoopDriver, ask: Ask) -> None:
     driver.mailbox.inbox += [ask("a", max_tokens=100), Shutdown()]
     driver.loop.run()
     assert type(driver.mailbox.outbox[0]).__name__ == "LoopReady"
+
+
+def test_the_sums_over_steps_tell_decodes_from_prompts(driver: LoopDriver, ask: Ask) -> None:
+    driver.run([ask("a", max_tokens=4), ask("b", max_tokens=4)])
+    sums = driver.state.sums
+    assert sums.steps == driver.state.counters.steps
+    assert 0 < sums.decode_steps < sums.steps, "the first step had the prompts"
+    assert sums.sequences == 2 * sums.decode_steps
+    assert sums.sequences_squared == 4 * sums.decode_steps
+    assert 0 < sums.decode_seconds < sums.seconds
+    assert sums.seconds_sequences == pytest.approx(2 * sums.decode_seconds)
+    assert (sums.rank_sum, sums.sequences_rank) == (0, 0), "the base answers"
