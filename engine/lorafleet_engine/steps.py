@@ -36,4 +36,4 @@ class StepMeter:
 
     def sums(self) -> StepSums:
         """All that was counted so far."""
-        return StepSums(*self._all, *self._decodes)
+        return StepSums(*(self._all + self._decodes))
