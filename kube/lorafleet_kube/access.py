@@ -3,11 +3,14 @@
 import os
 import ssl
 from dataclasses import dataclass
+from pathlib import Path
 
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import Configuration
 
 from lorafleet_kube.errors import AccessError
+
+_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +58,19 @@ async def load_access(kubeconfig: str | None = None, context: str | None = None)
     except (kube_config.ConfigException, OSError) as error:
         raise AccessError(f"no usable kubeconfig or service account: {error}") from error
     return Access(configuration)
+
+
+def default_namespace(kubeconfig: str | None = None, context: str | None = None) -> str:
+    """The namespace that kubectl would take: of the context, else of the pod's service account, else `default`.
+
+    Raises AccessError for an unusable kubeconfig.
+    """
+    kubeconfig = kubeconfig or os.environ.get("KUBECONFIG")
+    if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+        return _ACCOUNT_NAMESPACE.read_text().strip() if _ACCOUNT_NAMESPACE.is_file() else "default"
+    try:
+        contexts, active = kube_config.list_kube_config_contexts(config_file=kubeconfig)  # type: ignore[no-untyped-call]
+    except (kube_config.ConfigException, OSError) as error:
+        raise AccessError(f"no usable kubeconfig or service account: {error}") from error
+    chosen = next((each for each in contexts if each["name"] == context), {}) if context else active or {}
+    return str(chosen.get("context", {}).get("namespace") or "default")

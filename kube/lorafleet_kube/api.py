@@ -83,6 +83,22 @@ class KubeApi:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnreachableError(f"watch {path}: {error!r}") from error
 
+    @asynccontextmanager
+    async def websocket(
+        self, path: str, params: Mapping[str, str], protocol: str
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """An upgraded connection. Raises UnreachableError, or ApiError when the upgrade is refused."""
+        headers = await self._access.headers()
+        url = self._access.server + path
+        try:
+            socket = await self._session.ws_connect(url, params=params, protocols=[protocol], headers=headers)
+        except aiohttp.WSServerHandshakeError as error:
+            raise ApiError(error.status, "", f"{path}: {error.message}") from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise UnreachableError(f"{path}: {error!r}") from error
+        async with socket:
+            yield socket
+
 
 @asynccontextmanager
 async def connect(access: Access) -> AsyncIterator[KubeApi]:

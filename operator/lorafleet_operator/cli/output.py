@@ -25,14 +25,19 @@ def print_json(value: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """One table; columns that begin with `#` are numbers and stand to the right. Text is printed as it is."""
+    """Print one table."""
+    console().print(build_table(title, columns, rows))
+
+
+def build_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """One table; columns that begin with `#` are numbers and stand to the right. Text is shown as it is."""
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
         number = column.startswith("#")
         table.add_column(column.removeprefix("#"), justify="right" if number else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text("" if each is None else str(each)) for each in row))
-    console().print(table)
+    return table
 
 
 def console() -> Console:

@@ -1,6 +1,5 @@
 """`lorafleet plan` as it is called."""
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 
 from lorafleet_operator.cli.plan import register
+from tests.support.commands import run_command
 
 POOL = """
 apiVersion: lorafleet.io/v1alpha1
@@ -40,11 +40,7 @@ def write(folder: Path, teams: int = 3, base: str = "qwen2.5-7b") -> Path:
 
 
 def run(*arguments: object) -> int:
-    """The command as the `lorafleet` program runs it."""
-    parser = argparse.ArgumentParser()
-    register(parser.add_subparsers(required=True))
-    parsed = parser.parse_args(["plan", *(str(each) for each in arguments)])
-    return int(parsed.run(parsed))
+    return run_command(register, "plan", *arguments)
 
 
 def planned(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
