@@ -33,6 +33,15 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Scale:
+    """Where the scale subresource reads and writes: JSON paths of replicas wanted and there, and of their selector."""
+
+    wanted: str
+    present: str
+    selector: str
+
+
+@dataclass(frozen=True, slots=True)
 class Kind:
     """What a CRD says besides its schema. `name_limit` is in characters."""
 
@@ -44,6 +53,7 @@ class Kind:
     columns: tuple[Column, ...]
     name_limit: int
     selectable: tuple[str, ...] = ()
+    scale: Scale | None = None
 
 
 def _condition(kind: str, field: str) -> str:
@@ -73,6 +83,7 @@ KINDS = (
             MESSAGE,
         ),
         name_limit=40,
+        scale=Scale(".spec.replicas.desired", ".status.replicas", ".status.selector"),
     ),
     Kind(
         "LoraAdapter",
@@ -121,7 +132,7 @@ def definition(kind: Kind) -> Schema:
         "name": VERSION,
         "served": True,
         "storage": True,
-        "subresources": {"status": {}},
+        "subresources": _subresources(kind),
         "additionalPrinterColumns": [_column(each) for each in kind.columns],
         "schema": {"openAPIV3Schema": _root(kind)},
     }
@@ -139,6 +150,17 @@ def definition(kind: Kind) -> Schema:
             "versions": [version],
         },
     }
+
+
+def _subresources(kind: Kind) -> Schema:
+    if kind.scale is None:
+        return {"status": {}}
+    paths = {
+        "specReplicasPath": kind.scale.wanted,
+        "statusReplicasPath": kind.scale.present,
+        "labelSelectorPath": kind.scale.selector,
+    }
+    return {"status": {}, "scale": paths}
 
 
 def structural(model: type[BaseModel]) -> Schema:

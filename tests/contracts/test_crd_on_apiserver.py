@@ -74,7 +74,7 @@ async def test_the_server_fills_in_the_models_defaults(api: KubeApi) -> None:
     stored = await create(api, "LoraPool", "defaults", POOL)
     filled = LoraPoolSpec.model_validate(stored["spec"])
     assert filled == LoraPoolSpec.model_validate(POOL)
-    assert stored["spec"]["replicas"] == {"min": 1}
+    assert stored["spec"]["replicas"] == {"min": 1, "redundancy": 1, "mode": "Managed", "desired": 1}
     assert stored["spec"]["engine"]["memory"]["gpuUtilizationPercent"] == 92
 
 
@@ -82,6 +82,9 @@ async def test_the_server_fills_in_the_models_defaults(api: KubeApi) -> None:
     ("kind", "path", "value", "says"),
     [
         ("LoraPool", "replicas.min", 0, "replicas.min"),
+        ("LoraPool", "replicas", {"min": 3, "max": 2}, "replicas.max must not be below replicas.min"),
+        ("LoraPool", "replicas.desired", 2, "set mode: External"),
+        ("LoraPool", "replicas", {"mode": "External", "desired": 0}, "replicas.desired"),
         ("LoraPool", "baseModel.source.uri", "s3://bucket/x", "baseModel.source.uri"),
         ("LoraPool", "baseModel.name", "has space", "baseModel.name"),
         ("LoraPool", "targetModules", ["q_proj", "lm_head"], "targetModules"),
@@ -152,6 +155,25 @@ async def test_status_is_a_subresource(api: KubeApi) -> None:
     after = await api.get(path)
     assert after["status"]["keys"] == 3
     assert after["metadata"]["generation"] == stored["metadata"]["generation"]
+
+
+async def test_the_scale_subresource_of_an_external_pool_and_the_refusal_of_a_managed_one(api: KubeApi) -> None:
+    path = f"{GROUP}/lorapools/scaled"
+    await create(api, "LoraPool", "scaled", with_value("LoraPool", "replicas", {"min": 1, "max": 4}))
+    patch = {"spec": {"replicas": 3}}
+    with pytest.raises(ApiError, match="set mode: External"):
+        await api.request("PATCH", f"{path}/scale", body=patch, content_type="application/merge-patch+json")
+    external = with_value("LoraPool", "replicas", {"min": 1, "max": 4, "mode": "External"})
+    await create(api, "LoraPool", "scaled", external)
+    await api.request("PATCH", f"{path}/scale", body=patch, content_type="application/merge-patch+json")
+    assert (await api.get(path))["spec"]["replicas"]["desired"] == 3
+    body = {"apiVersion": "lorafleet.io/v1alpha1", "kind": "LoraPool", "metadata": {"name": "scaled"}}
+    status = {"replicas": 2, "selector": "lorafleet.io/pool=scaled,lorafleet.io/set=shared"}
+    await api.apply(f"{path}/status", {**body, "status": status}, manager="tests", force=True)
+    scale = await api.get(f"{path}/scale")
+    assert (scale["spec"]["replicas"], scale["status"]) == (3, status)
+    kept = await create(api, "LoraPool", "scaled", external)
+    assert kept["spec"]["replicas"]["desired"] == 3, "an apply of the manifest leaves the size to who scales"
 
 
 async def test_keys_merge_entry_by_entry(api: KubeApi) -> None:

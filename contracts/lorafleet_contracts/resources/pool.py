@@ -32,6 +32,14 @@ DigestRule = rules(
         "baseModel.digest is immutable: create a new LoraPool instead",
     )
 )
+ReplicasRule = rules(
+    ("!has(self.max) || self.max >= self.min", "replicas.max must not be below replicas.min"),
+    (
+        "self.mode == 'External' || self.desired == 1",
+        "replicas.desired (the scale subresource) counts with mode: External only; a Managed pool sizes itself between "
+        "replicas.min and replicas.max: change those, or set mode: External",
+    ),
+)
 DtypeRule = rules(
     ("self.device != 'CPU' || self.dtype == 'float32'", "device: CPU needs dtype: float32"),
     ("self.quantization == 'None' || self.dtype == 'bfloat16'", "quantization: FP8 needs dtype: bfloat16"),
@@ -121,9 +129,18 @@ class EngineSpec(Resource):
 
 
 class Replicas(Resource):
-    """How many engine replicas the pool keeps."""
+    """How many engine replicas the shared set keeps: between `min` and `max`; without `max` exactly `min`.
+
+    `redundancy` is how many may be lost without a pinned or busy adapter losing its last copy, or the load its room.
+    `mode: Managed` follows the load. `External` follows `desired`, the scale subresource (`kubectl scale`, an
+    autoscaler); there an absent `max` bounds nothing.
+    """
 
     min: Annotated[int, Field(ge=1, le=1000)] = 1
+    max: Annotated[int, Field(ge=1, le=1000)] | None = None
+    redundancy: Annotated[int, Field(ge=0, le=64)] = 1
+    mode: Literal["Managed", "External"] = "Managed"
+    desired: Annotated[int, Field(ge=1, le=1000)] = 1
 
 
 class AllowedNamespaces(Resource):
@@ -204,7 +221,7 @@ class LoraPoolSpec(Resource):
 
     base_model: Annotated[BaseModelSpec, Field(json_schema_extra=DigestRule)]
     engine: Annotated[EngineSpec, Field(json_schema_extra=DtypeRule)] = EngineSpec()
-    replicas: Replicas = Replicas()
+    replicas: Annotated[Replicas, Field(json_schema_extra=ReplicasRule)] = Replicas()
     rank_classes: RankClasses = RankClasses()
     slo: ServiceLevel = ServiceLevel()
     promotion: Annotated[Promotion, Field(json_schema_extra=HysteresisRule)] = Promotion()
