@@ -9,6 +9,10 @@ PROBE_TOKENS = 48
 """A text is cut to so many tokens, the forced ones included."""
 MERGED_FACTOR = 1.5
 """A merged engine may be so much farther from the model in fp32 than the unmerged one is (relative L2 of logits)."""
+MERGED_EXACT = 1e-5
+"""Relative L2 up to which two ways of summing in fp32 differ: no merged engine is worse for it."""
+PARITY_FAILED = "fails parity"
+"""In the last words of an engine that ends because its merged adapter is too far off."""
 QUANTISED_REL_L2 = 5e-2
 QUANTISED_SAME_ARGMAX = 0.95
 """How near a quantised base must be to the same base in bfloat16, both with the same adapter."""

@@ -51,7 +51,7 @@ class PromotionStatus(Resource):
     """Where a tenant's own set of replicas stands: `stage` and `reason` since `since`, `message` with the numbers.
 
     `set` is that set while there is one; gateways route to it in CuttingOver and Dedicated. `version` is the
-    `uid@digest` that a merged set answers.
+    `uid@digest` that a merged set answers, of the files at `source`.
     """
 
     stage: Literal["Shared", "Warming", "Checking", "CuttingOver", "Dedicated", "Draining"]
@@ -60,6 +60,7 @@ class PromotionStatus(Resource):
     since: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
     set: SetName | None = None
     version: Annotated[str, Field(max_length=200)] | None = None
+    source: Annotated[str, Field(max_length=1024)] | None = None
 
 
 class TenantStatus(Resource):

@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from lorafleet_contracts.probe import MERGED_FACTOR
+from lorafleet_contracts.probe import MERGED_EXACT, MERGED_FACTOR, PARITY_FAILED
 from lorafleet_engine.errors import EngineError, ParityError
 from lorafleet_engine.memory.geometry import blob_bytes
 from lorafleet_engine.memory.residency import Resident
@@ -30,8 +30,6 @@ from lorafleet_engine.quality.reference import PlainModel
 from lorafleet_engine.runner.assembly import EngineCore, overwrite_weights, start_core
 from lorafleet_engine.runner.team import Team
 
-EXACT = 1e-5
-"""Relative L2 up to which two ways of summing in fp32 differ."""
 UNRELATED = 0.9
 """Relative L2 from which on logits have nothing to do with the model's, whatever the unmerged ones are."""
 KEY = "merged"
@@ -117,10 +115,10 @@ def judge(merged: torch.Tensor, unmerged: torch.Tensor, truth: torch.Tensor) -> 
     """Compare. Raises ParityError with the figures."""
     after, before = distance(merged, truth), distance(unmerged, truth)
     parity = Parity(after.rel_l2, before.rel_l2, after.same_argmax, after.positions)
-    if not parity.merged <= min(max(MERGED_FACTOR * parity.unmerged, EXACT), UNRELATED):
+    if not parity.merged <= min(max(MERGED_FACTOR * parity.unmerged, MERGED_EXACT), UNRELATED):
         raise ParityError(
-            f"the merged adapter fails parity on {parity.positions} positions of the probe set: relative L2 of logits "
-            f"{parity.merged:.3g} from the model in fp32, the unmerged engine's is {parity.unmerged:.3g}, allowed are "
-            f"{MERGED_FACTOR} times that; same best token at {parity.same_argmax:.1%}"
+            f"the merged adapter {PARITY_FAILED} on {parity.positions} positions of the probe set: relative L2 of "
+            f"logits {parity.merged:.3g} from the model in fp32, the unmerged engine's is {parity.unmerged:.3g}, "
+            f"allowed are {MERGED_FACTOR} times that; same best token at {parity.same_argmax:.1%}"
         )
     return parity
