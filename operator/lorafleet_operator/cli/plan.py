@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 DEFAULT_RPS = Fraction(10)
 SHOWN = 10
 """Adapters in each part of the table at most; JSON has all."""
+
+
+class ReportError(Exception):
+    """What draws charts is not installed."""
+
+
 REFUSALS = (
+    ReportError,
     ManifestError,
     trace.TraceError,
     hardware.HardwareError,
@@ -42,6 +49,7 @@ def register(subparsers: "Subparsers") -> None:
     parser.add_argument("-f", "--filename", type=Path, required=True, metavar="PATH", help="a YAML file or a folder")
     parser.add_argument("--pool", metavar="[NAMESPACE/]NAME", help="which LoraPool, where there are several")
     parser.add_argument("--max-gpus", type=int, metavar="N", help="exit with 1 when more are needed")
+    parser.add_argument("--report", type=Path, metavar="HTML", help="write a page with charts, too (lorafleet[report])")
     add_output_option(parser)
     traffic = parser.add_argument_group("traffic")
     traffic.add_argument("--rps", type=_positive, help="mean requests per second (default: 10, or those of --trace)")
@@ -63,6 +71,8 @@ def register(subparsers: "Subparsers") -> None:
 def _run(arguments: argparse.Namespace) -> int:
     try:
         found = _forecast(arguments)
+        if arguments.report:
+            _write_report(arguments.report, found)
     except REFUSALS as error:
         return fail(error)
     if arguments.output == "json":
@@ -73,6 +83,14 @@ def _run(arguments: argparse.Namespace) -> int:
         over = found.gpus - arguments.max_gpus
         return fail(f"pool {found.pool} needs {found.gpus} GPUs, {over} more than --max-gpus {arguments.max_gpus}")
     return 0
+
+
+def _write_report(path: Path, found: Forecast) -> None:
+    try:
+        from lorafleet_operator.cli.report import render
+    except ModuleNotFoundError as error:
+        raise ReportError(f"--report needs {error.name} (pip install 'lorafleet[report]')") from error
+    path.write_text(render(found))
 
 
 def _forecast(arguments: argparse.Namespace) -> Forecast:

@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lorafleet_contracts.names import LABEL_SET
+from lorafleet_contracts.names import LABEL_SET, split_version_key
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolStatus
 from lorafleet_contracts.resources.tenant import TenantStatus
-from lorafleet_operator.core.actions import Apply, StatusWrite
+from lorafleet_operator.core.actions import Apply, Delete, StatusWrite
 from lorafleet_operator.core.manifests.identity import fingerprint
 from lorafleet_operator.core.snapshot import Adapter, Pool, Replica, Tenant, Workload
 from lorafleet_operator.simulation.clock import Clock
 from lorafleet_operator.simulation.engines import Engine, EngineProfile
+
+STATEFUL_SET = "StatefulSet/"
+ZONES = ("zone-a", "zone-b", "zone-c")
 
 
 @dataclass(slots=True)
@@ -24,16 +27,24 @@ class Pod:
 
     name: str
     set: str
+    number: int
     template: str
     engine: Engine | None = None
-    deleting: bool = False
 
 
 @dataclass(slots=True)
 class _Set:
-    replicas: int
-    template: str
+    """A StatefulSet; pods below `partition` keep an old template. `merged` is the version that its engines merge."""
+
+    replicas: int = 0
+    template: str = ""
+    partition: int = 0
+    merged: str = ""
     pods: dict[int, Pod] = field(default_factory=dict)
+
+    @property
+    def settled(self) -> bool:
+        return len(self.pods) == self.replicas and all(pod.template == self.template for pod in self.pods.values())
 
 
 class Cluster:
@@ -54,13 +65,23 @@ class Cluster:
         self.tenants = {each.meta.uid: each for each in objects[2]}
         self.applied: dict[str, str] = {}
         self._sets: dict[str, _Set] = {}
+        self._names: dict[str, str] = {}
         self._boots = 0
 
     def apply(self, action: Apply) -> None:
         """Store one of our objects; a StatefulSet's pods follow."""
         self.applied[action.key] = action.fingerprint
-        if action.key.startswith("StatefulSet/"):
-            self._scale(action.manifest)
+        if action.key.startswith(STATEFUL_SET):
+            name = action.manifest["metadata"]["labels"][LABEL_SET]
+            self._names[action.key] = name
+            self._scale(name, action.manifest)
+
+    def delete(self, action: Delete) -> None:
+        """Forget one of our objects; a StatefulSet's pods go with it."""
+        self.applied.pop(action.key, None)
+        if action.key in self._names:
+            del self._sets[self._names.pop(action.key)]
+            self._on_change()
 
     def write(self, write: StatusWrite) -> None:
         """Store a status."""
@@ -85,21 +106,22 @@ class Cluster:
         return {name: len(each.pods) for name, each in self._sets.items() if each.pods}
 
     def workloads(self) -> dict[str, Workload]:
-        """The StatefulSets as their controller sees them."""
-        return {
-            name: Workload(each.replicas, settled=len(each.pods) == each.replicas) for name, each in self._sets.items()
-        }
+        """The StatefulSets as their controller sees them, by the set's name."""
+        return {name: Workload(each.replicas, each.settled) for name, each in self._sets.items()}
 
     def replicas(self) -> tuple[Replica, ...]:
-        """The pods with their engines' states."""
+        """The pods with their engines' states. Each has a node of its own, nodes take turns among zones."""
         now = self._clock.now
         return tuple(
             Replica(
                 name=pod.name,
                 ready=pod.engine is not None,
-                deleting=pod.deleting,
+                deleting=False,
                 current=pod.template == self._sets[pod.set].template,
                 state=pod.engine.state(now) if pod.engine else None,
+                set=pod.set,
+                node=f"node-of-{pod.name}",
+                zone=ZONES[pod.number % len(ZONES)],
             )
             for pod in self.pods()
         )
@@ -112,24 +134,44 @@ class Cluster:
             self._start(pod)
             self._on_change()
 
-    def _scale(self, manifest: Mapping[str, Any]) -> None:
-        name = manifest["metadata"]["labels"][LABEL_SET]
-        found = self._sets.setdefault(name, _Set(0, ""))
-        found.replicas, found.template = manifest["spec"]["replicas"], fingerprint(manifest["spec"]["template"])
+    def _scale(self, name: str, manifest: Mapping[str, Any]) -> None:
+        spec = manifest["spec"]
+        found = self._sets.setdefault(name, _Set())
+        found.replicas, found.template = spec["replicas"], fingerprint(spec["template"])
+        rolling = spec.get("updateStrategy", {}).get("rollingUpdate") or {}
+        found.partition, found.merged = rolling.get("partition", 0), _merged(spec["template"])
         for number in range(found.replicas):
             if number not in found.pods:
-                pod = Pod(f"{manifest['metadata']['name']}-{number}", name, found.template)
+                pod = Pod(f"{manifest['metadata']['name']}-{number}", name, number, found.template)
                 found.pods[number] = pod
                 self._start(pod)
         for number in [each for each in found.pods if each >= found.replicas]:
             del found.pods[number]
+        self._roll(found)
         self._on_change()
+
+    def _roll(self, found: _Set) -> None:
+        """Restart the last pod that still runs an older template, when all others are ready."""
+        old = [pod for pod in found.pods.values() if pod.template != found.template and pod.number >= found.partition]
+        if old and all(pod.engine is not None for pod in found.pods.values()):
+            pod = max(old, key=lambda each: each.number)
+            pod.template, pod.engine = found.template, None
+            self._start(pod)
 
     def _start(self, pod: Pod) -> None:
         def ready() -> None:
-            if pod.engine is None and any(each is pod for each in self.pods()):
-                self._boots += 1
-                pod.engine = Engine(pod.name, f"boot-{self._boots}", self._profile)
-                self._on_change()
+            found = self._sets.get(pod.set)
+            if found is None or found.pods.get(pod.number) is not pod or pod.engine is not None:
+                return
+            self._boots += 1
+            merged = split_version_key(found.merged) if found.merged else None
+            pod.engine = Engine(pod.name, f"boot-{self._boots}", self._profile, merged)
+            self._roll(found)
+            self._on_change()
 
         self._clock.after(self._profile.start_seconds, ready)
+
+
+def _merged(template: Mapping[str, Any]) -> str:
+    environment = {each["name"]: each.get("value", "") for each in template["spec"]["containers"][0]["env"]}
+    return str(environment.get("LORAFLEET_MERGE_VERSION", ""))

@@ -11,11 +11,14 @@ from lorafleet_contracts.admin import (
     BaseState,
     EngineState,
     MemoryState,
+    MergedState,
+    ParityState,
     Tier,
     UsageState,
     VersionState,
 )
 from lorafleet_contracts.capacity import MemoryBudget
+from lorafleet_contracts.names import version_key
 
 GATEWAY = "simulated"
 UsageKey = tuple[str, str]
@@ -26,13 +29,14 @@ UsageKey = tuple[str, str]
 class EngineProfile:
     """What all engines of a run are like.
 
-    `capacity` is in requests per second, with adapters; `token_seconds` is the time between two tokens of an answer;
-    rates are bytes per second from the source, the disk tier and the host tier, each to the next one.
+    `capacity` is in requests per second, with adapters, `base_capacity` without; `token_seconds` are between two
+    tokens; rates are bytes per second from the source, the disk tier and the host tier, each to the next.
     """
 
     base: str
     memory: MemoryBudget
     capacity: float
+    base_capacity: float
     token_seconds: float = 0.02
     start_seconds: float = 120.0
     source_rate: float = 500e6
@@ -51,11 +55,12 @@ class EngineProfile:
 
 @dataclass(slots=True)
 class Engine:
-    """One life of one replica. `on_disk` are digests whose files it has."""
+    """One life of one replica. `merged` is the (uid, digest) in its weights, `on_disk` are digests it has files of."""
 
     name: str
     boot_id: str
     profile: EngineProfile
+    merged: tuple[str, str] | None = None
     draining: bool = False
     versions: dict[str, VersionState] = field(default_factory=dict)
     on_disk: set[str] = field(default_factory=set)
@@ -65,6 +70,11 @@ class Engine:
     _usage: dict[UsageKey, UsageState] = field(default_factory=dict)
     _counts: dict[UsageKey, list[int]] = field(default_factory=dict)
     _seq: int = 0
+
+    @property
+    def merged_version(self) -> str | None:
+        """The one version that it answers, where that is in its weights."""
+        return version_key(*self.merged) if self.merged else None
 
     @property
     def used(self) -> int:
@@ -105,7 +115,8 @@ class Engine:
         The engine works off `capacity` requests a second, whatever is beyond that queues.
         """
         start = max(now, self._free_at)
-        self._free_at = start + 1.0 / self.profile.capacity
+        capacity = self.profile.base_capacity if self.merged else self.profile.capacity
+        self._free_at = start + 1.0 / capacity
         end = start + extra + tokens[1] * self.profile.token_seconds
         self.served += 1
         heapq.heappush(self._busy, (end, self.served, usage, *tokens))
@@ -133,11 +144,19 @@ class Engine:
                 kv_tokens=memory.kv_tokens,
                 kv_tokens_used=0,
             ),
+            merged=self._merged_state(),
             versions=list(self.versions.values()),
             in_flight=outstanding - queue,
             queue=queue,
             usage=self._rows(),
         )
+
+    def _merged_state(self) -> MergedState | None:
+        """Merged engines are taken to be as near as they must be."""
+        if self.merged is None:
+            return None
+        parity = ParityState(merged=0.001, unmerged=0.001, same_argmax=1.0, positions=1)
+        return MergedState(uid=self.merged[0], digest=self.merged[1], parity=parity)
 
     def _rows(self) -> list[UsageState]:
         for key, (requests, prompt, completion) in self._counts.items():

@@ -50,6 +50,7 @@ class Forecast:
     gpus: int
     gpus_mean: float
     gpus_dedicated: int
+    gpus_per_replica: int
     sets: Mapping[str, int]
     capacity: float
     capacity_source: str
@@ -105,7 +106,7 @@ def forecast(
         tenants=tenants,
         namespaces=namespaces,
         files=assume_files(pool.spec, adapters, terms.base.shape, terms.ranks, terms.known),
-        profile=EngineProfile(pool.spec.base_model.name, memory, effective),
+        profile=EngineProfile(pool.spec.base_model.name, memory, effective, float(capacity)),
         callers=demand.callers,
         arrivals=arrivals,
         seconds=math.ceil(float(arrivals.times[-1]) / 60.0) * 60.0 or 60.0,
@@ -133,6 +134,7 @@ def _sum_up(case: Case, outcome: Outcome, price: _Price, assumptions: Sequence[s
         gpus=busiest.gpus * per_replica,
         gpus_mean=sum(each.gpus for each in late) / len(late) * per_replica,
         gpus_dedicated=sum(max(1, math.ceil(each / price.base_capacity)) for each in peaks.values()) * per_replica,
+        gpus_per_replica=per_replica,
         sets={name: count * per_replica for name, count in busiest.sets.items()},
         capacity=price.capacity,
         capacity_source="Assumed" if any("--capacity-rps" in each for each in assumptions) else "Given",
@@ -145,7 +147,7 @@ def _sum_up(case: Case, outcome: Outcome, price: _Price, assumptions: Sequence[s
         refused=[
             {"adapter": _name(each), "reason": reason} for each in outcome.adapters if (reason := reason_of(each))
         ],
-        promotions=[],
+        promotions=_promotions(outcome.tenants),
         samples=outcome.samples,
         assumptions=assumptions,
     )
@@ -175,6 +177,21 @@ def _adapters(case: Case, outcome: Outcome) -> list[dict[str, Any]]:
             "cold": counts.get(each.meta.uid, [0, 0])[1],
         }
         for each in outcome.adapters
+    ]
+
+
+def _promotions(tenants: Sequence[Tenant]) -> list[dict[str, Any]]:
+    """Tenants that have, get or gave back replicas of their own at the end of the run."""
+    return [
+        {
+            "tenant": f"{each.meta.namespace}/{each.meta.name}",
+            "stage": promotion.stage,
+            "reason": promotion.reason,
+            "set": promotion.set,
+            "message": promotion.message,
+        }
+        for each in tenants
+        if (promotion := each.status.promotion) is not None
     ]
 
 

@@ -1,17 +1,19 @@
-"""Which replica takes a request, as the gateway decides: nearest tier first, then the least outstanding work.
+"""Which replica takes a request, as the gateway decides: the right set, the nearest tier, the least outstanding work.
 
 Called by the run for every arrival; `forget` after anything that may have moved.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from lorafleet_contracts.admin import Tier, VersionPhase
-from lorafleet_contracts.names import BASE_MODEL, version_key
-from lorafleet_operator.core.snapshot import Adapter
-from lorafleet_operator.simulation.cluster import Cluster
+from lorafleet_contracts.names import BASE_MODEL, SHARED_SET, version_key
+from lorafleet_operator.simulation.cluster import Cluster, Pod
 from lorafleet_operator.simulation.engines import Engine
+from lorafleet_operator.simulation.traffic import Caller
 
+CUT_OVER = frozenset({"CuttingOver", "Dedicated"})
 _TIERS = (Tier.GPU, Tier.HOST, Tier.DISK)
 
 
@@ -24,42 +26,74 @@ class Pick:
     tier: Tier
 
 
+_Holders: TypeAlias = tuple[str, Tier, Sequence[Engine]]
+
+
 class Router:
     """Picks among the replicas that have the version that serves."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._holders: dict[str, tuple[str, Tier, Sequence[Engine]] | None] = {}
+        self._holders: dict[Caller, _Holders | None] = {}
+        self._own_sets: dict[str, str] = {}
 
     def forget(self) -> None:
         """Look at the cluster anew from the next request on."""
         self._holders.clear()
+        self._own_sets.clear()
 
-    def pick(self, uid: str, now: float) -> Pick | None:
+    def pick(self, caller: Caller, now: float) -> Pick | None:
         """The replica for a request of an adapter; None where no version answers (503 adapter_not_ready)."""
-        if uid not in self._holders:
-            self._holders[uid] = self._base() if uid == BASE_MODEL else self._look(self._cluster.adapters[uid])
-        found = self._holders[uid]
+        if caller not in self._holders:
+            self._holders[caller] = self._look(caller)
+        found = self._holders[caller]
         if found is None:
             return None
         version, tier, engines = found
         best = min(engines, key=lambda each: (each.outstanding(now), each.served, each.name))
         return Pick(best, version, tier)
 
-    def _base(self) -> tuple[str, Tier, Sequence[Engine]] | None:
-        engines = [pod.engine for pod in self._cluster.pods() if pod.engine and not pod.engine.draining]
-        return (BASE_MODEL, Tier.GPU, engines) if engines else None
-
-    def _look(self, adapter: Adapter) -> tuple[str, Tier, Sequence[Engine]] | None:
-        if adapter.status.digest is None:
+    def _look(self, caller: Caller) -> _Holders | None:
+        """Holders in the tenant's own set once it is cut over, else in the adapter's home, else in any set."""
+        version, home = self._target(caller.adapter)
+        if version is None:
             return None
-        key = version_key(adapter.meta.uid, adapter.status.digest)
-        holders: dict[Tier, list[Engine]] = {}
-        for pod in self._cluster.pods():
-            engine = pod.engine
-            version = engine.versions.get(key) if engine else None
-            if engine is None or version is None or engine.draining or version.phase != VersionPhase.RESIDENT:
-                continue
-            holders.setdefault(version.tier, []).append(engine)
-        nearest = next((tier for tier in _TIERS if tier in holders), None)
-        return None if nearest is None else (key, nearest, holders[nearest])
+        pods = [pod for pod in self._cluster.pods() if pod.engine is not None and not pod.engine.draining]
+        for name in (self._own_set(caller.tenant), home, SHARED_SET):
+            found = _nearest(version, (pod for pod in pods if pod.set == name))
+            if found is not None:
+                return found
+        return _nearest(version, pods)
+
+    def _target(self, uid: str) -> tuple[str | None, str]:
+        """The version that serves, and its home set."""
+        if uid == BASE_MODEL:
+            return BASE_MODEL, SHARED_SET
+        status = self._cluster.adapters[uid].status
+        return version_key(uid, status.digest) if status.digest else None, status.set or SHARED_SET
+
+    def _own_set(self, tenant: str) -> str:
+        if not self._own_sets:
+            for each in self._cluster.tenants.values():
+                promotion = each.status.promotion
+                own = promotion.set or "" if promotion and promotion.stage in CUT_OVER else ""
+                self._own_sets[f"{each.meta.namespace}/{each.meta.name}"] = own
+        return self._own_sets.get(tenant, "")
+
+
+def _nearest(version: str, pods: Iterable[Pod]) -> _Holders | None:
+    """The engines that have a version on the nearest tier that any has it on."""
+    holders: dict[Tier, list[Engine]] = {}
+    for pod in pods:
+        engine = pod.engine
+        if engine is None:
+            continue
+        if version == BASE_MODEL or engine.merged_version == version:
+            if (version == BASE_MODEL) == (engine.merged_version is None):
+                holders.setdefault(Tier.GPU, []).append(engine)
+            continue
+        found = engine.versions.get(version)
+        if found is not None and found.phase == VersionPhase.RESIDENT:
+            holders.setdefault(found.tier, []).append(engine)
+    nearest = next((tier for tier in _TIERS if tier in holders), None)
+    return None if nearest is None else (version, nearest, holders[nearest])

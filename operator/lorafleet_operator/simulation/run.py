@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lorafleet_contracts.admin import Tier
-from lorafleet_operator.core.actions import Apply, Inspect, Load, Plan, Unload
+from lorafleet_operator.core.actions import Apply, Delete, Inspect, Load, Plan, Unload
 from lorafleet_operator.core.planning import plan_pool
 from lorafleet_operator.core.snapshot import Adapter, EngineDefaults, Pool, PoolSnapshot, PoolTokens, Tenant
 from lorafleet_operator.shell.load import LoadMeter
@@ -122,6 +122,8 @@ class _Run:
             match action:
                 case Apply():
                     self._cluster.apply(action)
+                case Delete():
+                    self._cluster.delete(action)
                 case Inspect():
                     self._calls.inspect(action)
                 case Load():
@@ -163,7 +165,7 @@ class _Run:
             self._next += 1
             caller = self._case.callers[callers[row]]
             now = start + float(times[row])
-            pick = self._router.pick(caller.adapter, now)
+            pick = self._router.pick(caller, now)
             if pick is None:
                 self._meter.unserved(int(callers[row]))
                 continue

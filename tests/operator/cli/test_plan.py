@@ -1,6 +1,7 @@
 """`lorafleet plan` as it is called."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,19 @@ def test_bad_numbers_are_usage_errors(option: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as caught:
         run("-f", tmp_path, option)
     assert caught.value.code == 2
+
+
+def test_one_page_that_loads_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "plan.html"
+    assert run("-f", write(tmp_path), *SHORT, "--report", page) == 0
+    text = page.read_text()
+    assert text.count("<svg") == 1
+    assert "GPUs with a replica for each tenant" in text
+    assert "<script" not in text
+    addresses = re.findall(r"(?:src|href)=[\"']?([^\"'> ]+)", text)
+    assert all(each.startswith("#") for each in addresses)
+    again = tmp_path / "again.html"
+    assert run("-f", tmp_path, *SHORT, "--report", again) == 0
+    assert again.read_text() == text
+    assert run("-f", tmp_path, *SHORT, "--report", tmp_path / "absent" / "x.html") == 1
+    assert "absent" in capsys.readouterr().err

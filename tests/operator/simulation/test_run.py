@@ -28,7 +28,7 @@ def make_case(adapters: int = 6, rps: float = 5.0, seconds: float = 600.0, **cha
         tenants=(make_tenant("t"),),
         namespaces={"demo": {}},
         files={each.meta.uid: Files(f"http://{each.meta.name}", SIZE, 16, ("q_proj",), "smollm2") for each in objects},
-        profile=EngineProfile("smollm2", MEMORY, capacity=8.0),
+        profile=EngineProfile("smollm2", MEMORY, capacity=8.0, base_capacity=10.0),
         callers=callers,
         arrivals=overlay(plain(even_times(rps, seconds)), groups, 1.0, np.random.default_rng(0)),
         seconds=seconds,
