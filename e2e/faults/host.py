@@ -57,7 +57,7 @@ def refusing(pod: str, words: str, sources: list[str]) -> Iterator[None]:
 def full_disk(pod: str, words: str, folder: str, free_bytes: int) -> Iterator[None]:
     """Lay a file system with no more than `free_bytes` over a folder of a pod."""
     pid = str(pod_processes(pod, words)[0])
-    inside = ["nsenter", "-t", pid, "-m"]
+    inside = ["nsenter", "-t", pid, "-m", "-p"]  # umount reads the mounts of its own process in /proc
     run([*inside, "mount", "-t", "tmpfs", "-o", f"size={free_bytes},mode=0777", "tmpfs", folder])
     try:
         yield

@@ -3,8 +3,11 @@
 Used by test_store.py. It listens on the node's address, where engine pods reach it.
 """
 
+import json
+import shutil
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +16,7 @@ from typing import Literal, Self
 
 from e2e.assets.locate import built_assets
 from e2e.cluster.places import FIRST
+from lorafleet_contracts.digest import ADAPTER_CONFIG
 
 Mode = Literal["honest", "slow", "hung", "error", "wrong-bytes", "truncated", "cut"]
 SLOW_PIECE, SLOW_PAUSE = 16 << 10, 0.2
@@ -47,6 +51,14 @@ class FaultyStore:
             server.shutdown()
             server.server_close()
             thread.join()
+
+    def serve_new(self, folder: Path, name: str) -> None:
+        """Serve from `folder` instead, where `name` has files that no engine has ever seen: robot's by another name."""
+        copy = folder / name
+        shutil.copytree(self.folder / "robot", copy)
+        config = json.loads((copy / ADAPTER_CONFIG).read_text())
+        (copy / ADAPTER_CONFIG).write_text(json.dumps(config | {"revision": uuid.uuid4().hex}))
+        self.folder = folder
 
 
 class _Answer(BaseHTTPRequestHandler):

@@ -168,14 +168,15 @@ def _decide_placement(case: Case, seen: Observed, verified: Draft, accepted: Dra
         why = does_not_fit(facts.bytes if facts else 0, (seen.placed.most_free if seen.placed else 0) or 0)
         homeless = Draft(T.PLACED, False, why.reason, why.message)
         return _Outcome(False, why, verified, homeless, accepted, case.serving)
-    placed = Draft(T.PLACED, True, Reason.PLACED, _shortfall(case, seen, len(chosen)))
+    missing = _shortfall(case, seen, len(chosen)) or _troubles(case, seen, chosen)
+    placed = Draft(T.PLACED, True, Reason.PLACED, missing)
     serves = bool(seen.resident) if case.serving == case.target else _may_flip(chosen, seen)
     if serves:
         return _Outcome(True, Refusal(Reason.READY, ""), verified, placed, accepted, case.target)
     failures = [seen.failing[name] for name in chosen if name in seen.failing]
     problem = failures[0].problem if len(failures) == len(chosen) else None
     if problem is not None:
-        why = explain(problem, case.adapter.spec is not None and case.adapter.spec.source.digest is not None)
+        why = explain(problem, case.declared)
         ready = False if needs_owner(failures[0]) else None
         return _Outcome(ready, why, verified, placed, accepted, case.serving, passing=False)
     why = Refusal(Reason.LOADING, "a replica loads the adapter")
@@ -194,6 +195,16 @@ def _shortfall(case: Case, seen: Observed, chosen: int) -> str:
         return ""
     cause = f"only {seen.usable} ready" if seen.usable < wanted else "the others have no room"
     return f"on {chosen} of {wanted} wanted replicas: {cause}"
+
+
+def _troubles(case: Case, seen: Observed, chosen: list[str]) -> str:
+    """What keeps the version from replicas that should have it, once trying again has not helped either."""
+    told = []
+    for name in chosen:
+        attempt = seen.failing.get(name)
+        if name not in seen.resident and attempt and attempt.problem and attempt.failures > 1:
+            told.append(f"not on {name}: {explain(attempt.problem, case.declared).message}")
+    return "; ".join(told[:SHOWN])
 
 
 def _drafts(outcome: _Outcome, case: Case, seen: Observed) -> list[Draft]:

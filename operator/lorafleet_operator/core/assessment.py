@@ -25,6 +25,11 @@ class Case:
         return self.adapter.spec is not None and self.adapter.spec.suspend
 
     @property
+    def declared(self) -> bool:
+        """Whether the spec itself names the digest of its files."""
+        return self.adapter.spec is not None and self.adapter.spec.source.digest is not None
+
+    @property
     def refusal(self) -> Refusal | None:
         """Why it can't be served as the spec says, before any placement."""
         return self.denial or self.verification.refusal

@@ -19,9 +19,9 @@ class View:
     """What the usable replicas have and do; versions are named `{uid}@{digest}`, replicas by their names.
 
     `silent` replicas leave calls without an answer; `inspected` says where an adapter's files were verified.
-    `holders` have a version or are getting it, `resident` answer with it; `failing` failed to take it the last time,
-    `failed` did so lately; `reasons` says why a load went to a replica; `quality` is what the first replica that has
-    checked a version says.
+    `holders` have a version or are getting it, `resident` answer with it; `failing` failed to take it when they
+    were last asked, `failed` did so lately; `reasons` says why a load went to a replica; `quality` is what the first
+    replica that has checked a version says.
     """
 
     usable: Mapping[str, Replica]
@@ -79,8 +79,8 @@ def _recall(view: View, holders: dict[str, set[str]]) -> View:
         reasons[target.replica, key] = attempt.reason
         if attempt.pending or (attempt.problem is None and view.now < attempt.at + SETTLE_SECONDS):
             holders[key].add(target.replica)
-        if attempt.problem is not None and not attempt.pending:
+        if attempt.problem is not None:
             failing[key][target.replica] = attempt
-            if retry_at(attempt) > view.now:
+            if retry_at(attempt) > view.now and not attempt.pending:
                 failed[key].add(target.replica)
     return replace(view, failed=failed, failing=failing, reasons=reasons)

@@ -1,11 +1,12 @@
 """Plans disturb nothing that need not change, and say each thing once."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from lorafleet_contracts.admin import Problem, ProblemCode
-from lorafleet_contracts.conditions import ConditionType
+from lorafleet_contracts.conditions import ConditionType, find_condition
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_operator.core.actions import Inspect, Load
 from lorafleet_operator.core.planning import plan_pool
@@ -13,6 +14,8 @@ from lorafleet_operator.core.snapshot import (
     Attempt,
     InspectionKey,
     Memory,
+    PoolSnapshot,
+    VersionOn,
 )
 from tests.support.fleet import (
     NOW,
@@ -26,7 +29,7 @@ from tests.support.fleet import (
     make_version,
     report_for,
 )
-from tests.support.plans import change_adapter, pick, ready_snapshot, settle, word
+from tests.support.plans import change_adapter, pick, ready_snapshot, settle, status_of, word
 
 
 def test_inspections_avoid_replicas_that_give_no_answer_or_failed_them_before() -> None:
@@ -108,3 +111,30 @@ def test_counts_and_places_are_written_once_when_they_have_come_to_rest() -> Non
     assert isinstance(moved[0].status, LoraAdapterStatus)
     assert lost not in {each.replica for each in moved[0].status.placements}
     assert word(end.adapters[0].status, ConditionType.READY) == ("True", "Ready")
+
+
+def test_why_a_replica_lacks_what_serves_is_said_once_until_it_has_it() -> None:
+    replicas = (make_replica(0), make_replica(1))
+    settled = ready_snapshot(adapters=(make_adapter("pirate", min_replicas=2),), replicas=replicas)
+    digest = settled.adapters[0].status.digest
+    assert digest
+    emptied = replace(settled, replicas=(settled.replicas[0], make_replica(1, make_state(boot_id="b9"))))
+    problem = Problem(title="no", status=500, code=ProblemCode.INTERNAL, detail="No space left on device")
+
+    def after(**attempt: Any) -> PoolSnapshot:
+        target = VersionOn("smol-shared-1", "b9", "uid-demo-pirate", digest)
+        tried = Attempt(**{"pending": False, "at": NOW, "problem": problem, **attempt})
+        return replace(emptied, memory=Memory(loads={target: tried}))
+
+    assert plan_pool(after(failures=1), NOW).statuses == (), "it may pass"
+    told = status_of(plan_pool(after(failures=2), NOW), "pirate")
+    assert word(told, ConditionType.READY) == ("True", "Ready")
+    placed = find_condition(told.conditions, ConditionType.PLACED)
+    assert placed
+    assert "smol-shared-1" in placed.message
+    assert "No space left on device" in placed.message
+    adapters = (replace(settled.adapters[0], status=told),)
+    for again in ({"failures": 2, "pending": True}, {"failures": 3}):
+        assert plan_pool(replace(after(**again), adapters=adapters), NOW).statuses == (), again
+    whole = status_of(plan_pool(replace(settled, adapters=adapters), NOW), "pirate")
+    assert find_condition(whole.conditions, ConditionType.PLACED).message == ""
