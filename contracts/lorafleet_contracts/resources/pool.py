@@ -25,6 +25,8 @@ Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_pr
 SetKind = Literal["Shared", "RankClass", "Private", "Merged"]
 """Why a set of replicas is there: always, for a rank class, for a tenant, for a tenant's one adapter."""
 Immutable = rules(("self == oldSelf", "immutable: create a new LoraPool instead"))
+Rate = Annotated[str, Field(pattern=r"^[0-9]{1,12}(\.[0-9]{1,6})?$", max_length=20)]
+"""A number per second, as a decimal."""
 SelectorRule = rules(("(self.from == 'Selector') == has(self.selector)", "selector goes with from: Selector"))
 DigestRule = rules(
     (
@@ -252,6 +254,19 @@ class BudgetStatus(Resource):
     kv_tokens: int
 
 
+class CapacityStatus(Resource):
+    """What one replica does per second with the plain base: requests (`value`) and, once measured, `tokens` of prompts
+    and answers. Adapters take `penaltyPercent` of it; absent: the figures are those beside the adapters as they are.
+
+    Assumed: the shipped prior, until replicas were seen at their limit.
+    """
+
+    value: Rate
+    tokens: Rate | None = None
+    source: Literal["Assumed", "Measured"]
+    penalty_percent: Annotated[int, Field(ge=0, le=99)] | None = None
+
+
 class RankClassesStatus(Resource):
     """Which rank classes have replicas of their own, by ceiling; `wanted` is what the forecast asks for since `since`.
 
@@ -275,4 +290,5 @@ class LoraPoolStatus(Resource):
     selector: Annotated[str, Field(max_length=512)] = ""
     sets: Annotated[list[EngineSetStatus], Field(max_length=16, json_schema_extra=map_list("name"))] = []
     budget: BudgetStatus | None = None
+    capacity: CapacityStatus | None = None
     rank_classes: RankClassesStatus | None = None
