@@ -236,13 +236,15 @@ class LoraPoolSpec(Resource):
 
 
 class EngineSetStatus(Resource):
-    """One set of replicas inside the pool."""
+    """One set of replicas inside the pool: how many are there, ready and `desired`, and why so many."""
 
     name: Annotated[str, Field(max_length=63)]
     kind: SetKind = "Shared"
     ceiling: int | None = None
     replicas: int = 0
     ready: int = 0
+    desired: int = 0
+    message: Annotated[str, Field(max_length=1024)] = ""
 
 
 class BudgetStatus(Resource):

@@ -1,7 +1,7 @@
 """What a plan may ask for: a closed set of values that shell/execute.py carries out. Holds no behaviour."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
@@ -89,7 +89,7 @@ class Plan:
 
     `statuses` are sorted by urgency; they are what should be written and is not yet, or the most urgent part of it.
     `surplus` are the versions that nobody needs any more; `tells_popularity` says that one of the statuses is written
-    for that alone.
+    for that alone. `needs` are the replicas that the load of each set asks for now.
     """
 
     actions: tuple[Action, ...] = ()
@@ -97,4 +97,5 @@ class Plan:
     warnings: tuple[Warn, ...] = ()
     surplus: tuple[VersionOn, ...] = ()
     tells_popularity: bool = False
+    needs: Mapping[str, int] = field(default_factory=dict)
     again_in: float | None = None

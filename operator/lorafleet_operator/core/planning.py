@@ -51,7 +51,9 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
     writes += adapter_writes
     told, tell_due = tell_popularity(snapshot, {each.uid for each in adapter_writes}, now)
     moments = [
-        each for each in (layout.due, inspect_due, tell_due, next_expiry(snapshot.tenants, now)) if each is not None
+        each
+        for each in (fleet.due, layout.due, inspect_due, tell_due, next_expiry(snapshot.tenants, now))
+        if each is not None
     ]
     return Plan(
         actions=(*objects, *inspections, *layout.actions),
@@ -59,6 +61,7 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
         warnings=_warnings(cases, adapter_writes),
         surplus=layout.surplus,
         tells_popularity=bool(told),
+        needs={name: each.need for name, each in fleet.sizes.items()},
         again_in=max(min(moments) - now, 0.0) if moments else None,
     )
 

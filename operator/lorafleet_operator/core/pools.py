@@ -9,6 +9,7 @@ from lorafleet_contracts.admin import ProblemCode
 from lorafleet_contracts.conditions import ConditionType, Reason, find_condition
 from lorafleet_contracts.names import SHARED_SET
 from lorafleet_contracts.resources.pool import BudgetStatus, EngineSetStatus, LoraPoolStatus
+from lorafleet_operator.core.capability import capacity_of, tell
 from lorafleet_operator.core.conditions import Draft, Refusal, settle
 from lorafleet_operator.core.manifests.engine import refuse_gpus, resolve_device
 from lorafleet_operator.core.manifests.identity import selector_text
@@ -91,6 +92,7 @@ def judge_pool(
         selector=selector_text(pool.meta.name),
         sets=told[:MOST_SETS],
         budget=_budget(snapshot.replicas) or old.budget,
+        capacity=tell(capacity_of(snapshot.capacity, old), old.capacity),
     )
     return new if new != old else None
 
@@ -123,8 +125,18 @@ def _tell_sets(snapshot: PoolSnapshot, sets: Sequence[EngineSet]) -> list[Engine
         known = wanted.get(name)
         kind = known.kind if known else kind_of(name)
         ceiling = known.ceiling if known else None
-        told.append(EngineSetStatus(name=name, kind=kind, ceiling=ceiling, replicas=present[name], ready=ready[name]))
+        counts = {"replicas": present[name], "ready": ready[name], "desired": known.replicas if known else 0}
+        message = _why(known, snapshot.pool.status)
+        told.append(EngineSetStatus(name=name, kind=kind, ceiling=ceiling, message=message, **counts))
     return told
+
+
+def _why(wanted: EngineSet | None, old: LoraPoolStatus) -> str:
+    """Where a set's size comes from: the words of the moment when it was decided, for they have figures that move."""
+    if wanted is None:
+        return "no longer wanted"
+    before = next((each for each in old.sets if each.name == wanted.name), None)
+    return before.message if before and before.message and before.desired == wanted.replicas else wanted.why
 
 
 def _refused(refusal: Refusal) -> list[Draft]:

@@ -23,8 +23,8 @@ class Merge:
 class EngineSet:
     """One set of equal replicas: `name` is its label, unique inside the pool, `replicas` how many there should be.
 
-    `ceiling` is the highest rank of a rank class, `tenant` the namespace/name that a dedicated set is for. Names are
-    `shared`, `class-CEILING`, `private-XXXXXXXX` and `merged-XXXXXXXX`.
+    `ceiling` is the highest rank of a rank class, `tenant` the namespace/name that a dedicated set is for, `why` says
+    where the size comes from. Names are `shared`, `class-CEILING`, `private-XXXXXXXX` and `merged-XXXXXXXX`.
     """
 
     name: str
@@ -33,6 +33,7 @@ class EngineSet:
     ceiling: int | None = None
     tenant: str | None = None
     merged: Merge | None = None
+    why: str = ""
 
 
 def kind_of(name: str) -> SetKind:

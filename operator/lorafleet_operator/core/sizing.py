@@ -1,7 +1,7 @@
 """How many replicas a set needs for what is asked of it. Called by fleet.py for each set that follows its load. Pure.
 
-It grows at once and shrinks when STABLE_SECONDS have passed in which fewer were always enough. Nothing but the history of
-those needs is remembered; without one (a new process) the present size stands for as long.
+It grows at once and shrinks when STABLE_SECONDS have passed in which fewer were always enough. Nothing but the history
+of those needs is remembered; without one (a new process) the present size stands for as long.
 """
 
 import math
@@ -36,8 +36,8 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class SizingCase:
-    """One set. `present` replicas are wanted now (None: there is no such set yet), `waiting` requests queue at them, and
-    `resident` replicas at least hold what must stay on a GPU. `needs` None: nothing is known of before."""
+    """One set. `present` replicas are wanted now (None: there is no such set yet), `waiting` requests queue at them,
+    and `resident` replicas at least hold what must stay on a GPU. `needs` None: nothing is known of before."""
 
     load: Rates
     waiting: int

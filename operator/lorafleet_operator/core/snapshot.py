@@ -9,7 +9,9 @@ from lorafleet_contracts.names import SHARED_SET, version_key
 from lorafleet_contracts.resources.adapter import LoraAdapterSpec, LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolSpec, LoraPoolStatus
 from lorafleet_contracts.resources.tenant import TenantSpec, TenantStatus
+from lorafleet_operator.core.capability import Capacity
 from lorafleet_operator.core.popularity import Track
+from lorafleet_operator.core.sizing import Needs
 
 HOLDING = frozenset({VersionPhase.FETCHING, VersionPhase.LOADING, VersionPhase.RESIDENT})
 
@@ -190,7 +192,8 @@ class PoolSnapshot:
 
     `namespaces` maps names to labels; `applied` maps "Kind/name" to the fingerprint of what the API server is known
     to hold (absent: unknown or changed by others) or, with a word in `refusals`, does not want. `cluster_wide` is False
-    when the operator sees some namespaces only. `load` is what is asked of its engines.
+    when the operator sees some namespaces only. `load` is what is asked of its engines, `capacity` what
+    one of them is known to do (None: only what the status says), and `needs` are those of its sets of late.
     """
 
     pool: Pool
@@ -206,6 +209,8 @@ class PoolSnapshot:
     memory: Memory = Memory()
     cluster_wide: bool = True
     load: Track = field(default_factory=Track)
+    capacity: Capacity | None = None
+    needs: Mapping[str, Needs] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class PoolTask:
         return plan.again_in
 
     def _decide(self, snapshot: PoolSnapshot, now: float) -> Plan:
-        return plan_pool(self._memory.load.measure(snapshot), now)
+        return plan_pool(self._memory.load.measure(snapshot, now), now)
 
 
 class OrphanTask:

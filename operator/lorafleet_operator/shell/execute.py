@@ -38,8 +38,7 @@ class Executor:
             else:
                 self._start(action, memory, tokens, find_pod)
         memory.calls.note_surplus(plan.surplus)
-        if plan.tells_popularity:
-            memory.load.note_told()
+        memory.load.note(plan)
         memory.statuses.want(plan.statuses, plan.warnings)
 
     async def _apply(self, action: Apply, memory: PoolMemory) -> None:

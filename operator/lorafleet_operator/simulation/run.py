@@ -112,7 +112,7 @@ class _Run:
 
     def _decide(self) -> None:
         now = self._clock.now
-        plan = plan_pool(self._load.measure(self._snapshot()), now)
+        plan = plan_pool(self._load.measure(self._snapshot(), now), now)
         wait = RESYNC_SECONDS if plan.again_in is None else min(plan.again_in, RESYNC_SECONDS)
         self._plan_at = now + max(wait, DEBOUNCE_SECONDS)
         self._carry_out(plan)
@@ -131,8 +131,7 @@ class _Run:
                 case Unload():
                     self._calls.unload(action)
         self._calls.note_surplus(plan.surplus)
-        if plan.tells_popularity:
-            self._load.note_told()
+        self._load.note(plan)
         for write in plan.statuses:
             self._cluster.write(write)
         if plan.statuses:
