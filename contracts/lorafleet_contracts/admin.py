@@ -163,12 +163,29 @@ class VersionState(Wire):
         return version_key(self.uid, self.digest)
 
 
+class ShapeState(Wire):
+    """The base's sizes (capacity.ModelShape, the whole model's)."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    tied_embeddings: bool = False
+    attention_bias: bool = False
+    output_bias: bool = False
+    qk_norm: bool = False
+
+
 class BaseState(Wire):
-    """The base model as it was loaded; `problem` says why it is not, while it is not."""
+    """The base model as it was loaded; `problem` says why it is not, while it is not. `shape` comes with the memory."""
 
     name: str
     digest: Digest | None = None
     problem: Problem | None = None
+    shape: ShapeState | None = None
 
 
 class ParityState(Wire):

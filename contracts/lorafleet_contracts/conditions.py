@@ -35,6 +35,7 @@ class Reason(StrEnum):
     INSPECTING = "Inspecting"
     VERIFIED = "Verified"
     VERIFIED_WITH_WARNINGS = "VerifiedWithWarnings"
+    BUDGET_DIFFERS = "BudgetDiffers"
     LOADING = "Loading"
     PLACED = "Placed"
     SUSPENDED = "Suspended"

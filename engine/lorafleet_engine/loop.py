@@ -147,6 +147,7 @@ class EngineLoop:
                 core.placement.max_model_len,
                 core.config.shape.vocab,
                 core.config.eos_token_ids,
+                core.config.shape,
                 core.parity,
             )
         )

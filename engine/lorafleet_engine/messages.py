@@ -12,7 +12,7 @@ last request has ended; until then the version is "draining" and new requests fo
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from lorafleet_contracts.capacity import MemoryBudget
+from lorafleet_contracts.capacity import MemoryBudget, ModelShape
 
 VersionKey: TypeAlias = str
 """One version of one adapter: `{uid}@{digest}`. Engines know versions, never names."""
@@ -288,7 +288,8 @@ class Parity:
 
 @dataclass(frozen=True, slots=True)
 class LoopReady:
-    """First message: the weights are in place and steps can run. A page holds one KV block of all layers.
+    """First message: the weights are in place and steps can run. A page holds one KV block of all layers. `shape` is
+    the whole model's.
 
     `parity` is there when an adapter was merged.
     """
@@ -298,6 +299,7 @@ class LoopReady:
     max_model_len: int
     vocab_size: int
     eos_token_ids: tuple[int, ...]
+    shape: ModelShape
     parity: Parity | None = None
 
 

@@ -59,12 +59,17 @@ class BaseModelSource(Resource):
 
 
 class BaseModelSpec(Resource):
-    """The base model: published name, further names, files, and optionally the digest they must have."""
+    """The base model: published name, further names, files, and optionally the digest they must have.
+
+    `weights`: bytes of its weights at `engine.dtype`. Declared, a slice of a GPU that can't hold them is refused before
+    any pod exists; else only once some engine has loaded the base.
+    """
 
     name: Annotated[ModelName, Field(json_schema_extra=Immutable)]
     aliases: Annotated[list[ModelName], Field(max_length=16)] = []
     source: Annotated[BaseModelSource, Field(json_schema_extra=Immutable)]
     digest: Digest | None = None
+    weights: Quantity | None = None
 
 
 class EngineMemory(Resource):
@@ -247,6 +252,31 @@ class EngineSetStatus(Resource):
     message: Annotated[str, Field(max_length=1024)] = ""
 
 
+class ShapeStatus(Resource):
+    """The base's sizes, as the first engine that loaded it has told (contracts/capacity.py: ModelShape)."""
+
+    layers: Annotated[int, Field(ge=1)]
+    hidden: Annotated[int, Field(ge=1)]
+    intermediate: Annotated[int, Field(ge=1)]
+    heads: Annotated[int, Field(ge=1)]
+    kv_heads: Annotated[int, Field(ge=1)]
+    head_dim: Annotated[int, Field(ge=1)]
+    vocab: Annotated[int, Field(ge=1)]
+    tied_embeddings: bool = False
+    attention_bias: bool = False
+    output_bias: bool = False
+    qk_norm: bool = False
+
+
+class BudgetForecast(Resource):
+    """What was predicted of the same replica by the base's shape; the most that the two differ by, rounded up."""
+
+    weights: int
+    adapters: int
+    kv_tokens: int
+    difference_percent: int
+
+
 class BudgetStatus(Resource):
     """One replica's memory as the engines report it: bytes, and KV tokens."""
 
@@ -254,6 +284,8 @@ class BudgetStatus(Resource):
     activations: int
     adapters: int
     kv_tokens: int
+    total: int | None = None
+    predicted: BudgetForecast | None = None
 
 
 class CapacityStatus(Resource):
@@ -292,5 +324,6 @@ class LoraPoolStatus(Resource):
     selector: Annotated[str, Field(max_length=512)] = ""
     sets: Annotated[list[EngineSetStatus], Field(max_length=16, json_schema_extra=map_list("name"))] = []
     budget: BudgetStatus | None = None
+    shape: ShapeStatus | None = None
     capacity: CapacityStatus | None = None
     rank_classes: RankClassesStatus | None = None

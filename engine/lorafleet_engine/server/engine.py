@@ -7,12 +7,12 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from lorafleet_contracts.admin import BaseState, Display, Problem, ProblemCode
+from lorafleet_contracts.admin import BaseState, Display, Problem, ProblemCode, ShapeState
 from lorafleet_contracts.probe import PROBES
 from lorafleet_engine.errors import JobError
 from lorafleet_engine.loader.messages import BaseFetched, ForMerge
@@ -76,7 +76,9 @@ class Engine:
     @property
     def base_state(self) -> BaseState:
         """The base model as the state port shows it."""
-        return BaseState(name=self.settings.base.name, digest=self.base_digest, problem=self.base_problem)
+        ready = self.loop.ready
+        shape = None if ready is None else ShapeState(**asdict(ready.shape))
+        return BaseState(name=self.settings.base.name, digest=self.base_digest, problem=self.base_problem, shape=shape)
 
     def count(self, change: int) -> None:
         """A serving request began (+1) or ended (-1)."""

@@ -7,10 +7,11 @@ from dataclasses import replace
 from lorafleet_contracts.conditions import Reason
 from lorafleet_contracts.names import version_key
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
-from lorafleet_contracts.resources.pool import LoraPoolSpec
+from lorafleet_contracts.resources.pool import LoraPoolSpec, LoraPoolStatus
 from lorafleet_operator.core.actions import Action, Inspect, Plan, StatusWrite, Warn
 from lorafleet_operator.core.adapters import Observed, judge_adapter, judge_orphan_adapter, news_of_warnings
 from lorafleet_operator.core.assessment import Case, assess
+from lorafleet_operator.core.budgets import news_of_difference
 from lorafleet_operator.core.conditions import Refusal
 from lorafleet_operator.core.fleet import decide_fleet
 from lorafleet_operator.core.objects import due_applies, due_deletes
@@ -46,9 +47,8 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
     layout = lay_out(cases, view)
     inspections, inspect_due = _inspections(cases, view)
     adapter_writes = _adapter_writes(cases, snapshot, layout, view)
-    writes = _pool_writes(snapshot, refusal, fleet.sets, now)
-    writes += _tenant_writes(snapshot, pool.spec, now)
-    writes += adapter_writes
+    pool_writes = _pool_writes(snapshot, refusal, fleet.sets, now)
+    writes = [*pool_writes, *_tenant_writes(snapshot, pool.spec, now), *adapter_writes]
     told, tell_due = tell_popularity(snapshot, {each.uid for each in adapter_writes}, now)
     moments = [
         each
@@ -58,7 +58,7 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
     return Plan(
         actions=(*objects, *inspections, *layout.actions),
         statuses=(*writes, *told),
-        warnings=_warnings(cases, adapter_writes),
+        warnings=(*_pool_warnings(snapshot, pool_writes), *_warnings(cases, adapter_writes)),
         surplus=layout.surplus,
         tells_popularity=bool(told),
         needs={name: each.need for name, each in fleet.sizes.items()},
@@ -129,6 +129,17 @@ def _adapter_writes(cases: Sequence[Case], snapshot: PoolSnapshot, layout: Layou
 
 def _write(meta: Meta, status: LoraAdapterStatus) -> StatusWrite:
     return StatusWrite("LoraAdapter", meta.namespace, meta.name, meta.uid, status)
+
+
+def _pool_warnings(snapshot: PoolSnapshot, writes: Sequence[StatusWrite]) -> list[Warn]:
+    meta, warnings = snapshot.pool.meta, []
+    for write in writes:
+        if not isinstance(write.status, LoraPoolStatus):
+            continue
+        if message := news_of_difference(write.status, snapshot.pool.status):
+            name = f"{meta.name}.{meta.uid}.{meta.generation}.budget"
+            warnings.append(Warn(name, write, meta.generation, Reason.BUDGET_DIFFERS.value, message))
+    return warnings
 
 
 def _warnings(cases: Sequence[Case], writes: Sequence[StatusWrite]) -> tuple[Warn, ...]:

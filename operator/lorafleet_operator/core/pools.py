@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 from lorafleet_contracts.admin import ProblemCode
 from lorafleet_contracts.conditions import ConditionType, Reason, find_condition
 from lorafleet_contracts.names import SHARED_SET
-from lorafleet_contracts.resources.pool import BudgetStatus, EngineSetStatus, LoraPoolStatus
+from lorafleet_contracts.resources.pool import EngineSetStatus, LoraPoolStatus
+from lorafleet_operator.core.budgets import judge_budget, known_shape, refuse_base
 from lorafleet_operator.core.capability import capacity_of, tell
 from lorafleet_operator.core.conditions import Draft, Refusal, settle
 from lorafleet_operator.core.manifests.engine import refuse_gpus, resolve_device
@@ -70,7 +71,7 @@ def refuse_pool(pool: Pool, cluster_wide: bool) -> Refusal | None:
             Reason.INVALID,
             f"baseModel.source names volume {source.netloc!r}, which engine.pod.volumes does not have. Add it there",
         )
-    return None
+    return refuse_base(spec, pool.status)
 
 
 def judge_pool(
@@ -83,6 +84,7 @@ def judge_pool(
         refusal = Refusal(Reason.INVALID, f"the API server refuses {'; '.join(snapshot.refusals)}. Correct engine.pod")
     drafts = _refused(refusal) if refusal else _observed(snapshot, tally)
     told = _tell_sets(snapshot, sets)
+    states = [each.state for each in snapshot.replicas if each.usable and each.state is not None]
     shared = next((each for each in told if each.name == SHARED_SET), EngineSetStatus(name=SHARED_SET))
     new = LoraPoolStatus(
         observed_generation=pool.meta.generation,
@@ -91,7 +93,8 @@ def judge_pool(
         ready_replicas=shared.ready,
         selector=selector_text(pool.meta.name),
         sets=told[:MOST_SETS],
-        budget=_budget(snapshot.replicas) or old.budget,
+        budget=judge_budget(pool.spec, states, old),
+        shape=known_shape(states, old),
         capacity=tell(capacity_of(snapshot.capacity, old), old.capacity),
     )
     return new if new != old else None
@@ -194,14 +197,3 @@ def _find_stuck(replicas: Sequence[Replica]) -> Refusal | None:
             words = f": {replica.message}" if replica.message else ""
             return Refusal(Reason.NO_REPLICA_READY, f"replica {replica.name} is in {replica.waiting}{words}")
     return None
-
-
-def _budget(replicas: Sequence[Replica]) -> BudgetStatus | None:
-    """The smallest budget for adapters among the usable replicas: what is true of every one of them."""
-    memories = [each.state.memory for each in replicas if each.usable and each.state and each.state.memory]
-    if not memories:
-        return None
-    least = min(memories, key=lambda each: (each.adapters, each.kv_tokens))
-    return BudgetStatus(
-        weights=least.weights, activations=least.activations, adapters=least.adapters, kv_tokens=least.kv_tokens
-    )

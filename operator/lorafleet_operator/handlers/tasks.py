@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from lorafleet_kube.errors import KubeError
 from lorafleet_operator.core.actions import Plan
 from lorafleet_operator.core.planning import plan_orphans, plan_pool
-from lorafleet_operator.core.snapshot import PoolSnapshot
+from lorafleet_operator.core.snapshot import Pool, PoolSnapshot
 from lorafleet_operator.handlers.parts import Parts
 from lorafleet_operator.shell.calls import PoolCalls
 from lorafleet_operator.shell.load import LoadMeter
@@ -97,12 +97,18 @@ class PoolTask:
                 return -1.0
             # In a thread: a snapshot is frozen, and the Lease and the engines' answers must not wait for a large plan.
             plan = await asyncio.to_thread(self._decide, snapshot, now)
+        self._show(snapshot.pool)
         empty = not plan.actions and not plan.statuses
         parts.metrics.plans.labels("empty" if empty else "work").inc()
         await parts.executor.carry_out(
             plan, self._memory, snapshot.tokens, lambda name: parts.observer.pod(self._key, name)
         )
         return plan.again_in
+
+    def _show(self, pool: Pool) -> None:
+        budget = pool.status.budget
+        predicted = budget.predicted if budget else None
+        self._parts.metrics.note_difference(pool.meta.uid, predicted.difference_percent if predicted else None)
 
     def _decide(self, snapshot: PoolSnapshot, now: float) -> Plan:
         return plan_pool(self._memory.load.measure(snapshot, now), now)

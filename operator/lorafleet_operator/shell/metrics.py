@@ -22,7 +22,20 @@ class Metrics:
             registry=self.registry,
         )  # fmt: skip
         self.statuses = Counter("lorafleet_operator_status_writes", "Status writes.", ["kind"], registry=self.registry)
+        self._differences: dict[str, int] = {}
+        difference = Gauge(
+            "lorafleet_operator_budget_difference_percent",
+            "How far engines' memory is off what was predicted, of the pool where it is most.",
+            registry=self.registry,
+        )
+        difference.set_function(lambda: max(self._differences.values(), default=0))
         self.calls = Counter("lorafleet_operator_engine_calls", "Admin calls.", ["call"], registry=self.registry)
+
+    def note_difference(self, pool: str, percent: int | None) -> None:
+        """A pool (by uid) whose engines' memory is so far off; None: not known, or the pool is gone."""
+        self._differences.pop(pool, None)
+        if percent is not None:
+            self._differences[pool] = percent
 
     def render(self) -> bytes:
         """The Prometheus text format."""
