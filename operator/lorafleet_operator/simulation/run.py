@@ -21,6 +21,8 @@ from lorafleet_operator.simulation.traffic import Arrivals, Caller
 
 EPOCH = 1_800_000_000.0
 DEBOUNCE_SECONDS = 0.2
+WARM_DEBOUNCE_SECONDS = 5.0
+"""Before traffic begins fewer plans do: nobody waits for them."""
 RESYNC_SECONDS = 60.0
 WARM_UP_SECONDS = 3600.0
 """The longest that a run waits for everything to be in place before traffic begins."""
@@ -62,6 +64,7 @@ class _Run:
         self._case = case
         self._clock = Clock(EPOCH)
         self._plan_at = EPOCH
+        self._debounce = WARM_DEBOUNCE_SECONDS
         objects = (case.pool, case.adapters, case.tenants)
         self._cluster = Cluster(self._clock, case.profile, objects, self._changed)
         self._calls = Calls(self._clock, case.files, self._cluster.engine, self._changed)
@@ -91,10 +94,11 @@ class _Run:
     def _warm_up(self) -> None:
         """Let everything come to rest: no call runs and the last plan wanted nothing."""
         while self._clock.now < EPOCH + WARM_UP_SECONDS:
-            quiet = self._clock.next_event == float("inf") and self._plan_at > self._clock.now + DEBOUNCE_SECONDS
+            quiet = self._clock.next_event == float("inf") and self._plan_at > self._clock.now + self._debounce
             if quiet:
-                return
+                break
             self._advance(min(self._plan_at, self._clock.next_event))
+        self._debounce = DEBOUNCE_SECONDS
 
     def _advance(self, moment: float) -> None:
         self._clock.run_until(moment)
@@ -103,7 +107,7 @@ class _Run:
 
     def _changed(self) -> None:
         self._router.forget()
-        self._plan_at = min(self._plan_at, self._clock.now + DEBOUNCE_SECONDS)
+        self._plan_at = min(self._plan_at, self._clock.now + self._debounce)
 
     def _lose(self, loss: Loss) -> None:
         running = [pod.name for pod in self._cluster.pods() if pod.engine is not None]
@@ -114,7 +118,7 @@ class _Run:
         now = self._clock.now
         plan = plan_pool(self._load.measure(self._snapshot(), now), now)
         wait = RESYNC_SECONDS if plan.again_in is None else min(plan.again_in, RESYNC_SECONDS)
-        self._plan_at = now + max(wait, DEBOUNCE_SECONDS)
+        self._plan_at = now + max(wait, self._debounce)
         self._carry_out(plan)
 
     def _carry_out(self, plan: Plan) -> None:
