@@ -5,7 +5,7 @@ Nothing here decides: replicas, places and promotions are what `plan_pool` did i
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -13,6 +13,8 @@ import numpy as np
 
 from lorafleet_contracts.capacity import effective_capacity
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
+from lorafleet_contracts.resources.pool import CapacityStatus, LoraPoolStatus
+from lorafleet_operator.core.capability import ASSUMED_PENALTY_PERCENT, ASSUMED_REQUESTS_PER_S
 from lorafleet_operator.core.snapshot import Adapter, Pool, Tenant
 from lorafleet_operator.simulation.demand import Demand, Ranks, assume_files
 from lorafleet_operator.simulation.engines import EngineProfile
@@ -21,8 +23,8 @@ from lorafleet_operator.simulation.measures import Outcome, Sample, reason_of
 from lorafleet_operator.simulation.run import Case, simulate
 from lorafleet_operator.simulation.traffic import Arrivals, Caller
 
-ASSUMED_CAPACITY = Fraction(10)
-ASSUMED_PENALTY_PERCENT = 20
+ASSUMED_CAPACITY = Fraction(ASSUMED_REQUESTS_PER_S)
+MOST_REPLICAS = 1000
 PEAK_SECONDS = 300.0
 """A tenant's peak is its busiest interval of this length."""
 SETTLE_SHARE = 0.5
@@ -101,7 +103,7 @@ def forecast(
     effective = float(effective_capacity(capacity, penalty))
     memory = replica_memory(pool.spec, terms.base.shape, terms.gpu)
     case = Case(
-        pool=pool,
+        pool=unbound(pool, terms.capacity, penalty),
         adapters=adapters,
         tenants=tenants,
         namespaces=namespaces,
@@ -113,6 +115,17 @@ def forecast(
     )
     outcome = simulate(case)
     return _sum_up(case, outcome, _Price(float(capacity), effective), _assumptions(terms, case))
+
+
+def unbound(pool: Pool, capacity: Fraction | None, penalty_percent: int) -> Pool:
+    """The pool as it would size itself if its owner set no upper bound. A given capacity counts as measured."""
+    assert pool.spec is not None
+    replicas = pool.spec.replicas.model_copy(update={"max": MOST_REPLICAS, "mode": "Managed", "desired": 1})
+    status = LoraPoolStatus()
+    if capacity is not None:
+        measured = CapacityStatus(value=f"{float(capacity):.3f}", source="Measured", penalty_percent=penalty_percent)
+        status = LoraPoolStatus(capacity=measured)
+    return replace(pool, spec=pool.spec.model_copy(update={"replicas": replicas}), status=status)
 
 
 @dataclass(frozen=True, slots=True)
