@@ -237,8 +237,8 @@ class StepsState(Wire):
     seconds_rank: float = 0.0
 
 
-class EngineState(Wire):
-    """An answer of `GET /state?since=N&boot=ID`.
+class RoutingState(Wire):
+    """What requests are routed by: the part of an engine's state that a gateway reads.
 
     `full` answers list all versions; the others only those changed since N, and `removed` keys. A client whose
     `boot` is not `boot_id` gets a full answer.
@@ -249,13 +249,18 @@ class EngineState(Wire):
     full: bool
     ready: bool
     draining: bool
-    base: BaseState
-    memory: MemoryState | None = None
-    merged: MergedState | None = None
     versions: list[VersionState] = []
     removed: list[str] = []
     in_flight: int = 0
     queue: int = 0
+
+
+class EngineState(RoutingState):
+    """An answer of `GET /state?since=N&boot=ID`, whole."""
+
+    base: BaseState
+    memory: MemoryState | None = None
+    merged: MergedState | None = None
     usage: list[UsageState] = []
     steps: StepsState | None = None
 

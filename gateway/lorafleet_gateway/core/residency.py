@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lorafleet_contracts.admin import EngineState, Tier, VersionPhase
+from lorafleet_contracts.admin import RoutingState, Tier, VersionPhase
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class EngineView:
     versions: Mapping[str, Tier]
 
 
-def fold(view: EngineView | None, state: EngineState) -> EngineView:
+def fold(view: EngineView | None, state: RoutingState) -> EngineView:
     """Apply an answer of the state port to what was known. A full answer replaces it."""
     versions = {} if state.full or view is None else dict(view.versions)
     for key in state.removed:

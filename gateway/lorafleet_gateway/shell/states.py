@@ -11,7 +11,7 @@ from typing import NoReturn
 import aiohttp
 from pydantic import ValidationError
 
-from lorafleet_contracts.admin import STATE_PATH, EngineState
+from lorafleet_contracts.admin import STATE_PATH, RoutingState
 from lorafleet_gateway.core.records import ObjectKey, Replica
 from lorafleet_gateway.core.residency import EngineView, fold
 from lorafleet_gateway.core.routing import Fleet
@@ -88,7 +88,7 @@ class StatePolls:
             self._recent[replica] = 0
             await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _ask(self, replica: Replica, pool: ObjectKey) -> EngineState:
+    async def _ask(self, replica: Replica, pool: ObjectKey) -> RoutingState:
         view = self._views.get(replica)
         params = {"since": "0"}
         if view is not None:
@@ -100,4 +100,4 @@ class StatePolls:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS),
             raise_for_status=True,
         ) as response:
-            return EngineState.model_validate_json(await response.read())
+            return RoutingState.model_validate_json(await response.read())  # of a busy engine most of it is usage
