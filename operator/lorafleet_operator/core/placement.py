@@ -1,87 +1,108 @@
-"""The first placement policy: least loaded by bytes among usable replicas; what is placed stays. Pure arithmetic.
+"""Which replicas of one set an adapter version belongs on, on which tier, and why. Pure arithmetic.
 
-Called by the planning with what must be somewhere; returns where, with the reason of each choice. Law: a replica never
-gets more than its adapter budget less all that it already holds.
+Called by residency.py with what must be somewhere. Order: what is placed stays; what must be somewhere is placed; then,
+as far as `Policy.moves` allows, hot versions get more copies and moves that pay are made; tiers come last (tiers.py).
+Laws: what a replica should have on its GPU fits its budget, and anything else on it can still be raised beside that;
+every version that fits some replica is on one; pinned and hot ones are on 1 + redundancy replicas, in different failure
+domains while there are any; the same input gives the same places, and placing what was placed changes nothing.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
-STAYS = "Stays"
-LEAST_LOADED = "LeastLoaded"
-SPREAD = "Spread"
+from lorafleet_operator.core.moves import rebalance
+from lorafleet_operator.core.places import (
+    BALANCE,
+    HOT,
+    LEAST_LOADED,
+    REDUNDANCY,
+    SPREAD,
+    STAYS,
+    Bin,
+    Choice,
+    Item,
+    Placed,
+    Placement,
+    Policy,
+)
+from lorafleet_operator.core.tally import Draft, Tally
+from lorafleet_operator.core.tiers import Seat, seat_all
 
-
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """One usable replica: `budget` bytes for adapters, `used` by every version on it, wanted or not."""
-
-    name: str
-    budget: int
-    used: int
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One version that should be on `count` replicas. `age` orders fairly (older first).
-
-    `holders` have it or are getting it, `reasons` says why each was chosen; `avoid` failed to take it a moment ago or
-    gives no answers; `near` is the replica that has its files on disk, if any.
-    """
-
-    key: str
-    age: str
-    bytes: int
-    count: int
-    holders: frozenset[str]
-    avoid: frozenset[str]
-    reasons: Mapping[str, str]
-    near: str = ""
+def place(items: Iterable[Item], bins: Iterable[Bin], policy: Policy) -> Placement:
+    """Choose replicas and tiers for every item."""
+    every = sorted(bins, key=lambda each: each.name)
+    staying = [each for each in every if not each.leaving] or every
+    tally = Tally(staying, sorted(items, key=lambda each: (not each.pinned, -each.priority, each.age, each.key)), policy)
+    _keep(tally)
+    _place_what_must_be(tally)
+    moves = _heat(tally, policy.moves)
+    moves += rebalance(tally, policy.moves - moves, BALANCE)
+    seats = seat_all(tally)
+    return Placement({draft.item.key: _settle(draft, tally, seats) for draft in tally.drafts}, moves)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One replica for an item, and why."""
-
-    replica: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """Where an item goes. `most_free`: bytes free on the emptiest replica when no room was found for all of it."""
-
-    choices: tuple[Choice, ...]
-    most_free: int | None = None
-
-
-def place(items: Iterable[Item], bins: Iterable[Bin]) -> dict[str, Placed]:
-    """Choose replicas for every item: holders first, then the one with the files, then those with the fewest bytes."""
-    budgets = {each.name: each.budget for each in bins}
-    used = {each.name: each.used for each in bins}
-    placed: dict[str, Placed] = {}
-    for item in sorted(items, key=lambda each: (each.age, each.key)):
-        placed[item.key] = _place_one(item, budgets, used)
-    return placed
+def _keep(tally: Tally) -> None:
+    """What is placed stays; of a surplus, those that are left go where the load is highest."""
+    surplus = []
+    for draft in tally.drafts:
+        names = draft.item.holders
+        live = [tally.at[name] for name in sorted(names) if name in tally.at] if names else []
+        if len(live) > draft.keep:
+            surplus.append((draft, live))
+            continue
+        for index in live:
+            tally.add(draft, index, draft.item.reasons.get(tally.bins[index].name, STAYS))
+    for draft, live in surplus:
+        for index in live:
+            tally.leave(draft, index)
+        while len(draft.chosen) < draft.keep:
+            index = tally.best_of(draft, [each for each in live if each not in draft.chosen])
+            tally.stay(draft, index, draft.item.reasons.get(tally.bins[index].name, STAYS))
 
 
-def _place_one(item: Item, budgets: Mapping[str, int], used: dict[str, int]) -> Placed:
-    # A surplus holder is given up where the load is highest.
-    staying = sorted(item.holders & budgets.keys(), key=lambda name: (used[name], name))[: item.count]
-    choices = [Choice(name, item.reasons[name]) for name in staying]
-    if len(choices) >= item.count:
+def _place_what_must_be(tally: Tally) -> None:
+    """Large ones first, so that the last ones even out what is left."""
+    missing = [draft for draft in tally.drafts if len(draft.chosen) < draft.must]
+    missing.sort(key=lambda each: (not each.item.pinned, -each.item.priority, -each.weight))
+    for draft in missing:
+        while len(draft.chosen) < draft.must:
+            index = tally.best(draft)
+            if index is None:
+                break
+            tally.add(draft, index, _reason(draft))
+
+
+def _reason(draft: Draft) -> str:
+    number = len(draft.chosen)
+    if number == 0:
+        return LEAST_LOADED
+    if number < draft.item.count:
+        return SPREAD
+    return REDUNDANCY if number < draft.safe else HOT
+
+
+def _heat(tally: Tally, moves: int) -> int:
+    """More copies of hot versions, hottest first; returns how many."""
+    made = 0
+    if moves <= 0:
+        return 0
+    wanting = [draft for draft in tally.drafts if draft.chosen and len(draft.chosen) < draft.wish]
+    for draft in sorted(wanting, key=lambda each: (-each.item.load / len(each.chosen), each.item.key)):
+        while made < moves and len(draft.chosen) < draft.wish:
+            index = tally.best(draft)
+            if index is None:
+                break
+            tally.add(draft, index, _reason(draft))
+            made += 1
+    return made
+
+
+def _settle(draft: Draft, tally: Tally, seats: Mapping[tuple[str, int], Seat]) -> Placed:
+    key = draft.item.key
+    choices = []
+    for index, reason in zip(draft.chosen, draft.reasons, strict=True):
+        seat = seats.get((key, index), Seat.GPU)
+        choices.append(Choice(tally.bins[index].name, reason, seat.tier, seat is Seat.PINNED))
+    if len(choices) >= draft.must or not tally.bins:
         return Placed(tuple(choices))
-    # Files that are there already are worth as much as being lighter by their size.
-    candidates = sorted(
-        budgets.keys() - item.holders,
-        key=lambda name: (name in item.avoid, used[name] - (item.bytes if name == item.near else 0), name),
-    )
-    for name in candidates:
-        if len(choices) >= item.count:
-            break
-        if used[name] + item.bytes <= budgets[name]:
-            choices.append(Choice(name, SPREAD if choices else LEAST_LOADED))
-            used[name] += item.bytes
-    if len(choices) >= item.count or not candidates:
-        return Placed(tuple(choices))
-    return Placed(tuple(choices), max(budgets[name] - used[name] for name in candidates))
+    room = [tally.bins[index].budget - tally.pins[index] for index in range(len(tally.bins)) if index not in draft.chosen]
+    return Placed(tuple(choices), max(room, default=None))

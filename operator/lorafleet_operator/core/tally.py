@@ -1,0 +1,179 @@
+"""The running sums of one placement: load, bytes and pins of every replica, and who is where. Kept by placement.py.
+
+Loads are in even shares: 1.0 is what each replica would have if all had the same. So are fills (of bytes by budget).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lorafleet_operator.core.places import HOT, REDUNDANCY, Bin, Item, Policy
+
+HOT_SHARE = 0.25
+"""A version is hot that has this much of an even share of the load of all replicas..."""
+HOT_RATE = 0.1
+"""...and so many requests a second; it stays hot down to half of both."""
+COPY_SHARE = 0.5
+"""A hot version has so many replicas that none gets more than this of an even share of its load."""
+PRIOR = 0.1
+"""Share of all load that is assumed to be spread evenly over the versions, as the next minutes may differ."""
+
+
+@dataclass(slots=True, eq=False)
+class Draft:
+    """One item on its way to places. It must be on `must` replicas, should be on `wish`, and keeps `keep` at most.
+
+    `share` is its load in even shares, `weight` how hard it is to place; `chosen` are the indices of its replicas and
+    `reasons` why each; `safe` copies outlive the losses that the policy speaks of; `firm` ones come first on the GPU.
+    """
+
+    item: Item
+    share: float
+    weight: float
+    must: int
+    wish: int
+    keep: int
+    safe: int
+    firm: bool
+    chosen: list[int] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+
+class Tally:
+    """All bins of one set and the drafts of all items. `used` are bytes of what was chosen, `others` of what else is there,
+    `room` what is left (negative: not everything can be on the GPU at once).
+    """
+
+    def __init__(self, bins: Sequence[Bin], items: Sequence[Item], policy: Policy) -> None:
+        count = len(bins)
+        self.bins = bins
+        self.at = {each.name: index for index, each in enumerate(bins)}
+        self.domains = [each.domain or each.name for each in bins]
+        self.load = [0.0] * count
+        self.others = [each.others for each in bins]
+        self.used = [0] * count
+        self.room = [each.budget - each.others for each in bins]
+        self.pins = [0] * count
+        self.known = sum(each.load for each in items)
+        prior = self.known * PRIOR / len(items) if self.known else 1.0
+        even = ((self.known + prior * len(items)) / count if count else 0.0) or 1.0
+        total = sum(each.bytes * max(each.count, 1) for each in items) + sum(self.others)
+        budget = sum(each.budget for each in bins)
+        fill = max(total, 1) / max(budget, 1)
+        self.unit = [1.0 / (max(each.budget, 1) * fill) for each in bins]
+        self.fill = [size * unit for size, unit in zip(self.others, self.unit, strict=True)]
+        scale = count / total if total else 0.0
+        self.drafts = [self._draft(each, policy, (each.load + prior) / even, each.bytes * scale) for each in items]
+
+    def _draft(self, item: Item, policy: Policy, share: float, size: float) -> Draft:
+        bins = len(self.bins)
+        if item.fixed:
+            return Draft(item, share, size + share, 0, 0, item.count, 0, item.pinned)
+        safe = max(item.count, 1 + policy.redundancy)
+        base = safe if item.pinned else item.count
+        if not self.known:
+            # Nothing is known of any load: the copies that it was worth before stay.
+            extra = sum(reason in (HOT, REDUNDANCY) for reason in item.reasons.values())
+            must, keep = min(base, bins), min(base + extra, bins)
+            return Draft(item, share, size + share, must, must, keep, safe, item.pinned or item.priority > 0)
+        portion = item.load * bins / self.known
+        wish = max(base, _copies(item.load, portion, safe))
+        keep = max(base, _copies(2 * item.load, 2 * portion, safe))
+        # Copies that were there before and got lost come back at once; that is no move.
+        must = max(base, min(item.had, keep))
+        now = len(item.holders)
+        firm = item.pinned or item.priority > 0 or wish > base or (keep > base and max(now, item.had) > base)
+        wish = max(wish, min(now, keep), must)
+        keep = max(wish, min(now, keep))
+        return Draft(
+            item, share, size + share, min(must, bins), min(wish, bins), min(keep, bins), min(safe, bins), firm
+        )
+
+    def add(self, draft: Draft, index: int, reason: str) -> None:
+        """Choose a replica for a draft; its load is spread evenly over all of its own."""
+        chosen = draft.chosen
+        if chosen:
+            part = draft.share / (len(chosen) * (len(chosen) + 1))
+            for other in chosen:
+                self.load[other] -= part
+        chosen.append(index)
+        draft.reasons.append(reason)
+        self.load[index] += draft.share / len(chosen)
+        size = draft.item.bytes
+        self.used[index] += size
+        self.room[index] -= size
+        self.fill[index] += size * self.unit[index]
+        if draft.item.pinned:
+            self.pins[index] += size
+
+    def leave(self, draft: Draft, index: int) -> None:
+        """Count a copy that is there and not chosen (yet)."""
+        self.others[index] += draft.item.bytes
+        self.room[index] -= draft.item.bytes
+
+    def stay(self, draft: Draft, index: int, reason: str) -> None:
+        """Choose a copy that was counted as leaving."""
+        self.others[index] -= draft.item.bytes
+        self.room[index] += draft.item.bytes
+        self.add(draft, index, reason)
+
+    def move(self, draft: Draft, index: int, reason: str) -> None:
+        """Take a draft that has one replica to another."""
+        [source] = draft.chosen
+        size = draft.item.bytes
+        self.load[source] -= draft.share
+        self.used[source] -= size
+        self.others[source] += size
+        self.fill[source] -= size * self.unit[source]
+        if draft.item.pinned:
+            self.pins[source] -= size
+        draft.chosen, draft.reasons = [], []
+        self.add(draft, index, reason)
+
+    def costs(self, draft: Draft) -> list[float]:
+        """How much worse one more copy would make the evenness of each replica's load and bytes."""
+        load = draft.share / (len(draft.chosen) + 1)
+        size = draft.item.bytes
+        costs = [
+            load * (2 * x + load) + size * unit * (2 * y + size * unit)
+            for x, y, unit in zip(self.load, self.fill, self.unit, strict=True)
+        ]
+        near = self.at.get(draft.item.near)
+        if near is not None:  # files that are there already are worth as much as being lighter by their size
+            costs[near] -= 2 * (size * self.unit[near]) ** 2
+        return costs
+
+    def best(self, draft: Draft) -> int | None:
+        """The best replica for one more copy; None where none can take it."""
+        if not self.bins:
+            return None
+        costs, item = self.costs(draft), draft.item
+        if not draft.chosen and not item.avoid:
+            index = costs.index(min(costs))
+            if self.room[index] >= item.bytes or (
+                max(self.room) < item.bytes and self.pins[index] + item.bytes <= self.bins[index].budget
+            ):
+                return index
+        taken = {self.domains[index] for index in draft.chosen}
+        found = min(
+            (
+                (each.name in item.avoid, self.domains[index] in taken, self.room[index] < item.bytes, costs[index], index)
+                for index, each in enumerate(self.bins)
+                if index not in draft.chosen and self.pins[index] + item.bytes <= each.budget
+            ),
+            default=None,
+        )
+        return found[-1] if found else None
+
+    def best_of(self, draft: Draft, indices: Sequence[int]) -> int:
+        """The best of replicas that have a copy already."""
+        taken = {self.domains[index] for index in draft.chosen}
+        costs = self.costs(draft)
+        return min(indices, key=lambda index: (self.domains[index] in taken, costs[index], index))
+
+
+def _copies(rate: float, portion: float, safe: int) -> int:
+    """How many copies a version of this load should have, 0: as few as others."""
+    if rate < HOT_RATE or portion < HOT_SHARE:
+        return 0
+    return max(safe, math.ceil(portion / COPY_SHARE))
