@@ -110,10 +110,15 @@ class AdapterReport(Wire):
 
 
 class VersionRequest(Wire):
-    """Have this version on this tier. Idempotent by the digest in the path."""
+    """Have this version on this tier. Idempotent by the digest in the path.
+
+    On a slower tier than the GPU it comes to the GPU when a request needs it, and makes way there for others again. A
+    `pinned` one makes way for nobody.
+    """
 
     source: SourceSpec
     tier: Tier = Tier.GPU
+    pinned: bool = False
     display: Display
 
 
@@ -141,7 +146,8 @@ class QualityState(Wire):
 
 
 class VersionState(Wire):
-    """One version on one replica. `in_flight` counts running and waiting requests that pin it.
+    """One version on one replica. `in_flight` counts running and waiting requests that use it; `wanted` and `pinned` are
+    what it was last asked to be, where that is not on the GPU and unpinned.
 
     `quality` comes some seconds after the version on a quantised base, never on others.
     """
@@ -149,6 +155,8 @@ class VersionState(Wire):
     uid: str
     digest: Digest
     tier: Tier
+    wanted: Tier = Tier.GPU
+    pinned: bool = False
     phase: VersionPhase
     rank: int = 0
     bytes: int = 0

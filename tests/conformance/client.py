@@ -104,13 +104,13 @@ class Client:
         body = {"generation": generation, "source": {"uri": uri}} | ({"digest": digest} if digest else {})
         return until(lambda: self.admin("POST", f"/adapters/{uid}/inspect", body), _settled)
 
-    def put(self, uid: str, digest: str, uri: str, tier: str = "gpu") -> httpx.Response:
+    def put(self, uid: str, digest: str, uri: str, tier: str = "gpu", pinned: bool = False) -> httpx.Response:
         """Ask until the answer is no longer 202."""
-        return until(lambda: self.put_once(uid, digest, uri, tier), _settled)
+        return until(lambda: self.put_once(uid, digest, uri, tier=tier, pinned=pinned), _settled)
 
-    def put_once(self, uid: str, digest: str, uri: str, tier: str = "gpu") -> httpx.Response:
+    def put_once(self, uid: str, digest: str, uri: str, **fields: Any) -> httpx.Response:
         """Ask once."""
-        body = {"source": {"uri": uri}, "tier": tier, "display": {"namespace": "team", "name": uid}}
+        body = {"source": {"uri": uri}, "display": {"namespace": "team", "name": uid}, **fields}
         return self.admin("PUT", f"/adapters/{uid}/versions/{digest}", body)
 
     def delete(self, uid: str, digest: str) -> httpx.Response:

@@ -11,12 +11,10 @@ import pytest
 
 from lorafleet_contracts.admin import PortName
 from tests.conformance.client import BASE, Client, until
-from tests.support.engine_process import SMALL, Engine, running_engine, stop, wait_ready
+from tests.support.engine_process import Engine, running_engine, stop, wait_ready
 from tests.support.tiny_model import AdapterRecipe, make_adapter, make_model
 
 LONGEST_GAP_SECONDS = 2.0
-WIDE = 1024
-"""A rank of which a small engine holds few."""
 pytestmark = pytest.mark.timeout(300)  # each engine of its own imports torch, on whatever the machine has left
 
 
@@ -212,27 +210,3 @@ def _state_of(pid: int) -> str:
             return stream.read().rpartition(")")[2].split()[0]
     except FileNotFoundError:
         return ""
-
-
-def test_versions_that_need_not_be_on_the_device_make_way_for_each_other(
-    tmp_path_factory: pytest.TempPathFactory, local: Engine
-) -> None:
-    folder = tmp_path_factory.mktemp("narrow")
-    make_model(folder / "volumes" / "models" / "tiny")
-    make_adapter(folder / "volumes" / "models" / "kept", AdapterRecipe(19, rank=WIDE))
-    with running_engine(folder, "pvc://models/tiny", MEMORY_BYTES=str(SMALL)) as engine, Client(engine) as client:
-        wait_ready(engine)
-        room = until(client.state, lambda state: "memory" in state)["memory"]["adapters"]
-        kept = client.bring("kept", "pvc://models/kept")
-        keys = []
-        for number in range(room // kept.bytes):  # one more than fit beside the one that is to be on the device
-            make_adapter(folder / "volumes" / "models" / f"a{number}", AdapterRecipe(20 + number, rank=WIDE))
-            digest = client.inspect(f"a{number}", f"pvc://models/a{number}").json()["digest"]
-            assert client.put(f"a{number}", digest, f"pvc://models/a{number}", "host").is_success
-            keys.append(f"a{number}@{digest}")
-        answers = {key: client.complete(key)["choices"] for key in (*keys, keys[-1])}
-        assert {key: client.complete(key)["choices"] for key in keys} == answers
-
-        tiers = {f"{v['uid']}@{v['digest']}": v["tier"] for v in client.state()["versions"]}
-        assert tiers[kept.key] == "gpu"
-        assert sorted(tiers[key] for key in keys) == ["gpu"] * (len(keys) - 1) + ["host"]

@@ -61,13 +61,13 @@ class AdminPort:
         if self._engine.draining:
             raise JobError(ProblemCode.DRAINING, "this engine is draining")
         version = self._engine.versions.put(uid, digest, wanted)
-        if version.resident:
+        if version.settled:
             return _answer_version(200, version)
         await _patiently(version)
         if version.failed and version.problem is not None:
             version.problem_reported = True
             return answer_problem(version.problem)
-        return _answer_version(201 if version.resident else 202, version)
+        return _answer_version(201 if version.settled else 202, version)
 
     async def delete_version(self, request: Request) -> Response:
         """DELETE a version: 202 while its last requests run, 204 when it is gone or never was."""
@@ -110,6 +110,8 @@ async def _patiently(version: Version) -> None:
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await version.done.wait()
+            if version.rising is not None:
+                await asyncio.shield(version.rising)
     except TimeoutError:
         return
 

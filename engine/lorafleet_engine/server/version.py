@@ -19,7 +19,8 @@ class Version:
     """One version and its phase. `requests` are those that use it; `seq` is its last change.
 
     `wanted` is where it was asked to be: what was not asked onto the device comes there when a request needs it
-    (`rising`), and makes way again when others need the room and nobody uses it, least `usage` first. A `merged` one is
+    (`rising`), and makes way again when others need the room and nobody uses it, least `usage` first. For requests those
+    make way too, last, that were asked onto the device; a `pinned` one never does. A `merged` one is
     in the base's weights: the loop knows no adapter of that name, and it never goes.
     """
 
@@ -28,6 +29,7 @@ class Version:
     source_uri: str
     display: Display
     wanted: Tier = Tier.GPU
+    pinned: bool = False
     phase: VersionPhase = VersionPhase.FETCHING
     tier: Tier = Tier.DISK
     rank: int = 0
@@ -60,6 +62,11 @@ class Version:
         return self.resident and self.tier is Tier.GPU
 
     @property
+    def settled(self) -> bool:
+        """Whether it is where it was wanted, or has found no room there."""
+        return self.resident and self.rising is None
+
+    @property
     def failed(self) -> bool:
         """Whether the last attempt to load it ended in a problem."""
         return self.phase is VersionPhase.FAILED
@@ -70,6 +77,8 @@ class Version:
             uid=self.uid,
             digest=self.digest,
             tier=self.tier,
+            wanted=self.wanted,
+            pinned=self.pinned,
             phase=self.phase,
             rank=self.rank,
             bytes=self.bytes,

@@ -89,11 +89,11 @@ class Versions:
         version = self._versions.get(version_key(uid, digest))
         if version is not None and not (version.failed and version.problem_reported):
             version.display = request.display
-            self._want(version, request.tier)
+            self._want(version, request)
             if version.phase in (VersionPhase.FETCHING, VersionPhase.LOADING):
                 version.unwanted = False
             return version
-        version = Version(uid, digest, request.source.uri, request.display, request.tier)
+        version = Version(uid, digest, request.source.uri, request.display, request.tier, request.pinned)
         self._versions[version.key] = version
         self._mark(version, VersionPhase.FETCHING)
         self._spawn(self._bring(version))
@@ -167,13 +167,13 @@ class Versions:
         """All versions."""
         return iter(tuple(self._versions.values()))
 
-    def _want(self, version: Version, tier: Tier) -> None:
+    def _want(self, version: Version, request: VersionRequest) -> None:
         """Note where a version should be; one that is to be on the device now goes there."""
-        version.wanted = tier
-        if tier is Tier.GPU and version.resident and not version.on_device:
-            version.done.clear()
-            self._mark(version, VersionPhase.LOADING)
-            self._rise(version)
+        if (version.wanted, version.pinned) != (request.tier, request.pinned):
+            version.wanted, version.pinned = request.tier, request.pinned
+            version.seq = self._changes.bump()
+        if request.tier is Tier.GPU:
+            self.prefetch(version)
 
     def _rise(self, version: Version) -> "asyncio.Task[None]":
         """What brings a version from a slower tier onto the device: one task for all who wait for it."""
@@ -229,7 +229,7 @@ class Versions:
     async def _load(self, version: Version, packed: Packed) -> None:
         with self._metrics.time_load("load", packed.start_tier):
             result = await self._workers.loop.load(version.key, packed.blob)
-            while _full(result) and await self._lower_one():
+            while _full(result) and await self._lower_one(for_request=version.requests > 0):
                 result = await self._workers.loop.load(version.key, packed.blob)
         if _full(result) and version.resident:
             logger.warning("%s stays on its tier: the device is full of what is in use or wanted there", version.key)
@@ -240,17 +240,23 @@ class Versions:
             self._mark(version, VersionPhase.RESIDENT)
             logger.info("%s is on the device: rank %d, %d bytes", version.key, version.rank, version.bytes)
 
-    async def _lower_one(self) -> bool:
-        """Take from the device what is worth least of the versions that need not be there; False when there is none."""
+    async def _lower_one(self, for_request: bool) -> bool:
+        """Take from the device what is worth least of the versions that need not be there; False when there is none.
+
+        A request is not refused while anything idle is there, were it even asked onto the device.
+        """
         idle = [
-            Held(version.key, version.bytes, version.usage)
+            version
             for version in self._versions.values()
-            if version.on_device and version.wanted is not Tier.GPU and not (version.requests or version.merged)
+            if version.on_device and not (version.requests or version.merged or version.pinned)
         ]
-        victims = choose_victims(idle, 1, time.monotonic())
+        floating = [version for version in idle if version.wanted is not Tier.GPU]
+        candidates = floating or (idle if for_request else [])
+        held = [Held(version.key, version.bytes, version.usage) for version in candidates]
+        victims = choose_victims(held, 1, time.monotonic())
         for key in victims:
             version = self._versions[key]
-            version.tier = version.wanted
+            version.tier = Tier.HOST if version.wanted is Tier.GPU else version.wanted
             self._mark(version, VersionPhase.RESIDENT)
             await self._workers.loop.unload(key)
             self._metrics.count_eviction("gpu")
