@@ -146,8 +146,8 @@ class QualityState(Wire):
 
 
 class VersionState(Wire):
-    """One version on one replica. `in_flight` counts running and waiting requests that use it; `wanted` and `pinned` are
-    what it was last asked to be, where that is not on the GPU and unpinned.
+    """One version on one replica. `in_flight` counts running and waiting requests that use it; `wanted` and `pinned`
+    are what it was last asked to be.
 
     `quality` comes some seconds after the version on a quantised base, never on others.
     """

@@ -86,7 +86,8 @@ def make_tenant(name: str, namespace: str = "demo", **spec: Any) -> Tenant:
 
 def make_state(*versions: VersionState, budget: int = 10 * SIZE, **changes: Any) -> EngineState:
     """A ready engine's state with these versions."""
-    used = sum(each.bytes for each in versions if each.phase in (VersionPhase.RESIDENT, VersionPhase.DRAINING))
+    there = (VersionPhase.RESIDENT, VersionPhase.DRAINING)
+    used = sum(each.bytes for each in versions if each.phase in there and each.tier is Tier.GPU)
     memory = MemoryState(
         total=100 * SIZE, weights=50, activations=5, adapters=budget, adapters_used=used, kv=0, kv_tokens=64,
         kv_tokens_used=0,
@@ -98,9 +99,10 @@ def make_state(*versions: VersionState, budget: int = 10 * SIZE, **changes: Any)
     return EngineState(**{**fields, **changes})
 
 
-def make_version(uid: str, digest: str, phase: VersionPhase = VersionPhase.RESIDENT, size: int = SIZE) -> VersionState:
-    """One version on a replica."""
-    return VersionState(uid=uid, digest=digest, tier=Tier.GPU, phase=phase, bytes=size, rank=8)
+def make_version(uid: str, digest: str, phase: VersionPhase = VersionPhase.RESIDENT, **changes: Any) -> VersionState:
+    """One version on a replica, on its GPU unless said otherwise."""
+    fields: dict[str, Any] = {"tier": Tier.GPU, "bytes": SIZE, "rank": 8}
+    return VersionState(uid=uid, digest=digest, phase=phase, **{**fields, **changes})
 
 
 def make_replica(index: int = 0, state: EngineState | None = None, **changes: Any) -> Replica:
@@ -156,9 +158,19 @@ def carry_out(
                 assert state.memory is not None
                 versions = [each for each in state.versions if each.key != action.target.version]
                 if isinstance(action, Load):
-                    loads[action.target] = Attempt(pending=False, at=now, reason=action.reason)
-                    size = sizes.get(action.target.uid, SIZE)
-                    versions.append(make_version(action.target.uid, action.target.digest, size=size))
+                    choice, uid = action.choice, action.target.uid
+                    loads[action.target] = Attempt(pending=False, at=now, reason=choice.reason)
+                    there = any(each.key == action.target.version and each.tier is Tier.GPU for each in state.versions)
+                    versions.append(
+                        make_version(
+                            uid,
+                            action.target.digest,
+                            bytes=sizes.get(uid, SIZE),
+                            tier=Tier.GPU if there else choice.tier,  # what is on the GPU stays until others need room
+                            wanted=choice.tier,
+                            pinned=choice.pinned,
+                        )
+                    )
                 states[action.target.replica] = make_state(
                     *versions, budget=state.memory.adapters, boot_id=state.boot_id, seq=state.seq + 1
                 )
@@ -179,5 +191,6 @@ def carry_out(
             inspections=inspections,
             loads=loads,
             surplus={target: snapshot.memory.surplus.get(target, now) for target in plan.surplus},
+            moved_at=now if plan.moves else snapshot.memory.moved_at,
         ),
     )

@@ -101,6 +101,10 @@ class StubEngine:
         """Keys of the versions in memory."""
         return {key for key, each in self.versions.items() if each.phase == VersionPhase.RESIDENT}
 
+    def used(self) -> int:
+        """Bytes on the GPU."""
+        return sum(each.bytes for each in self.versions.values() if each.tier is Tier.GPU)
+
     def report(self, uri: str) -> AdapterReport:
         """What this source holds."""
         digest = f"sha256:{hashlib.sha256(uri.encode()).hexdigest()}"
@@ -109,9 +113,8 @@ class StubEngine:
 
     def state(self, since: int = 0) -> EngineState:
         """What changed after `since`, or everything for 0."""
-        used = sum(each.bytes for each in self.versions.values())
         memory = MemoryState(
-            total=self.budget * 4, weights=10, activations=5, adapters=self.budget, adapters_used=used, kv=0,
+            total=self.budget * 4, weights=10, activations=5, adapters=self.budget, adapters_used=self.used(), kv=0,
             kv_tokens=1024, kv_tokens_used=0,
         )  # fmt: skip
         return EngineState(
@@ -164,6 +167,9 @@ class StubEngine:
         key = version_key(uid, digest)
         self.calls.append(f"load {key}")
         if key in self.resident():
+            asked_before = self.versions[key]
+            if (asked_before.wanted, asked_before.pinned) != (asked.tier, asked.pinned):
+                self._set(asked_before.model_copy(update={"wanted": asked.tier, "pinned": asked.pinned}))
             return _answer(200, "{}")
         if key not in self.versions:
             if problem := self.refusals.get(f"load {asked.source.uri}"):
@@ -171,12 +177,12 @@ class StubEngine:
             found = self.report(asked.source.uri)
             if found.digest != digest:
                 return _problem(Problem(title="digest", status=409, code=ProblemCode.DIGEST_MISMATCH, detail="changed"))
-            free = self.budget - sum(each.bytes for each in self.versions.values())
-            if found.bytes > free:
+            free = self.budget - self.used()
+            if found.bytes > free and asked.tier is Tier.GPU:
                 code = ProblemCode.DOES_NOT_FIT
                 return _problem(Problem(title="full", status=413, code=code, needed=found.bytes, free=free))
             version = VersionState(
-                uid=uid, digest=digest, tier=Tier.GPU, phase=VersionPhase.LOADING, rank=found.rank, bytes=found.bytes,
+                uid=uid, digest=digest, tier=asked.tier, wanted=asked.tier, pinned=asked.pinned, phase=VersionPhase.LOADING, rank=found.rank, bytes=found.bytes,
                 display=asked.display,
             )  # fmt: skip
             self._set(version)

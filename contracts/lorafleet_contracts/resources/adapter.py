@@ -38,13 +38,19 @@ class TrainedOn(Resource):
 
 
 class LoraAdapterSpec(Resource):
-    """The desired adapter. `model` is what a client sends as `model`; it defaults to the object's name."""
+    """The desired adapter. `model` is what a client sends as `model`; it defaults to the object's name.
+
+    A `pinned` adapter never leaves the GPUs where it is, and is on so many replicas that it outlives the loss of one.
+    Where not all fit on the GPU, adapters with a higher `priority` come before those that are merely used more.
+    """
 
     pool_ref: Annotated[PoolRef, Field(json_schema_extra=IMMUTABLE_POOL)]
     model: ModelName | None = None
     source: AdapterSource
     trained_on: TrainedOn | None = None
     shared_with: SharedWith | None = None
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    pinned: bool = False
     suspend: bool = False
     min_replicas: Annotated[int, Field(ge=1, le=64)] = 1
 

@@ -150,6 +150,12 @@ class Replicas(Resource):
     desired: Annotated[int, Field(ge=1, le=1000)] = 1
 
 
+class PlacementSpec(Resource):
+    """How much may be moved for evenness and popularity; what must be somewhere is never held back."""
+
+    max_moves_per_hour: Annotated[int, Field(ge=0, le=3600)] = 60
+
+
 class AllowedNamespaces(Resource):
     """Whose adapters and tenants the pool accepts besides those of its own namespace (as Gateway API's routes)."""
 
@@ -229,6 +235,7 @@ class LoraPoolSpec(Resource):
     base_model: Annotated[BaseModelSpec, Field(json_schema_extra=DigestRule)]
     engine: Annotated[EngineSpec, Field(json_schema_extra=DtypeRule)] = EngineSpec()
     replicas: Annotated[Replicas, Field(json_schema_extra=ReplicasRule)] = Replicas()
+    placement: PlacementSpec = PlacementSpec()
     rank_classes: RankClasses = RankClasses()
     slo: ServiceLevel = ServiceLevel()
     promotion: Annotated[Promotion, Field(json_schema_extra=HysteresisRule)] = Promotion()

@@ -19,9 +19,9 @@ class Version:
     """One version and its phase. `requests` are those that use it; `seq` is its last change.
 
     `wanted` is where it was asked to be: what was not asked onto the device comes there when a request needs it
-    (`rising`), and makes way again when others need the room and nobody uses it, least `usage` first. For requests those
-    make way too, last, that were asked onto the device; a `pinned` one never does. A `merged` one is
-    in the base's weights: the loop knows no adapter of that name, and it never goes.
+    (`rising`), and makes way again when others need the room and nobody uses it, least `usage` first. For requests, and
+    last, those make way too that were asked onto the device; a `pinned` one never does. A `merged` one is in the base's
+    weights: the loop knows no adapter of that name, and it never goes.
     """
 
     uid: str

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolStatus
 from lorafleet_contracts.resources.tenant import TenantStatus
+from lorafleet_operator.core.places import Choice
 from lorafleet_operator.core.snapshot import InspectionKey, VersionOn
 
 Kind = Literal["LoraPool", "LoraAdapter", "Tenant"]
@@ -33,13 +34,13 @@ class Inspect:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Have one version on one replica's GPU tier; `reason` says why there."""
+    """Have one version on one replica, as `choice` says: on which tier, whether pinned, and why there."""
 
     target: VersionOn
     uri: str
     namespace: str
     name: str
-    reason: str
+    choice: Choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +90,15 @@ class Plan:
 
     `statuses` are sorted by urgency; they are what should be written and is not yet, or the most urgent part of it.
     `surplus` are the versions that nobody needs any more; `tells_popularity` says that one of the statuses is written
-    for that alone. `needs` are the replicas that the load of each set asks for now.
+    for that alone. `needs` are the replicas that the load of each set asks for now. `moves` counts loads of versions that
+    serve elsewhere already.
     """
 
     actions: tuple[Action, ...] = ()
     statuses: tuple[StatusWrite, ...] = ()
     warnings: tuple[Warn, ...] = ()
     surplus: tuple[VersionOn, ...] = ()
+    moves: int = 0
     tells_popularity: bool = False
     needs: Mapping[str, int] = field(default_factory=dict)
     again_in: float | None = None

@@ -16,7 +16,7 @@ from lorafleet_contracts.resources.adapter import (
 from lorafleet_operator.core.admission import refuse_missing_pool
 from lorafleet_operator.core.assessment import Case
 from lorafleet_operator.core.conditions import Draft, Refusal, is_true, settle, stand
-from lorafleet_operator.core.placement import Placed
+from lorafleet_operator.core.places import Placed
 from lorafleet_operator.core.problems import does_not_fit, explain, needs_owner
 from lorafleet_operator.core.snapshot import Adapter, Attempt
 from lorafleet_operator.core.verification import Verification

@@ -6,12 +6,10 @@ out by who picks among them.
 
 from lorafleet_operator.core.tally import Draft, Tally
 
-RATE = 1.0
-"""With fewer requests a second in all, evening out the load is worth no move."""
 LEAST_GAIN = 0.0003
 """What a move must gain at least (sum over replicas of squared load, in even shares, and of squared excess bytes)..."""
 PRICE = 0.5
-"""...besides this share of what the version itself contributes, so that it does not go to and fro."""
+"""...besides this share of what the version's own load contributes, which is never known exactly."""
 SOURCES = 2
 """Replicas looked at, of those with most load and of those with most excess."""
 
@@ -30,11 +28,10 @@ def rebalance(tally: Tally, moves: int, reason: str) -> int:
 
 
 def _best(tally: Tally) -> tuple[float, str, Draft, int] | None:
-    weight = 1.0 if tally.known >= RATE else 0.0
     excess = [max(used / max(each.budget, 1) - 1, 0.0) for used, each in zip(tally.used, tally.bins, strict=True)]
     order = range(len(tally.bins))
     sources = {*sorted(order, key=lambda index: (-excess[index], index))[:SOURCES]} if any(excess) else set()
-    if weight:
+    if tally.pull:
         sources |= {*sorted(order, key=lambda index: (-tally.load[index], index))[:SOURCES]}
     best: tuple[float, str, Draft, int] | None = None
     if not sources:
@@ -42,7 +39,7 @@ def _best(tally: Tally) -> tuple[float, str, Draft, int] | None:
     for draft in tally.drafts:
         if len(draft.chosen) != 1 or draft.chosen[0] not in sources or not _may_move(draft, tally):
             continue
-        gain, index = _gain(draft, tally, excess, weight)
+        gain, index = _gain(draft, tally)
         if gain > 0 and (best is None or (gain, draft.item.key) > best[:2]):
             best = (gain, draft.item.key, draft, index)
     return best
@@ -53,20 +50,19 @@ def _may_move(draft: Draft, tally: Tally) -> bool:
     return not draft.item.fixed and draft.item.holders == {tally.bins[draft.chosen[0]].name}
 
 
-def _gain(draft: Draft, tally: Tally, excess: list[float], weight: float) -> tuple[float, int]:
+def _gain(draft: Draft, tally: Tally) -> tuple[float, int]:
     """The most that a move of this version gains beyond its price, and where it goes."""
-    source, share, size = draft.chosen[0], draft.share, draft.item.bytes
-    room = max(tally.bins[source].budget, 1)
-    relief = excess[source] ** 2 - max((tally.used[source] - size) / room - 1, 0.0) ** 2
-    relief += weight * share * (2 * tally.load[source] - share)
-    price = LEAST_GAIN + PRICE * (weight * share**2 + (size / room if excess[source] else 0.0) ** 2)
+    [source], share, size = draft.chosen, draft.share, draft.item.bytes
+    tally.load[source] -= share
+    tally.used[source] -= size
+    limit = tally.burden(draft, source) - LEAST_GAIN - PRICE * tally.pull * share**2
+    tally.load[source] += share
+    tally.used[source] += size
     best, where = 0.0, source
     for index, each in enumerate(tally.bins):
         if index == source or tally.pins[index] + size > each.budget or each.name in draft.item.avoid:
             continue
-        fill = (tally.used[index] + size) / max(each.budget, 1) - 1
-        burden = weight * share * (2 * tally.load[index] + share) + max(fill, 0.0) ** 2 - excess[index] ** 2
-        gain = relief - burden - price
+        gain = limit - tally.burden(draft, index)
         if gain > best:
             best, where = gain, index
     return best, where

@@ -27,11 +27,14 @@ from lorafleet_operator.core.places import (
 from lorafleet_operator.core.tally import Draft, Tally
 from lorafleet_operator.core.tiers import Seat, seat_all
 
+
 def place(items: Iterable[Item], bins: Iterable[Bin], policy: Policy) -> Placement:
     """Choose replicas and tiers for every item."""
     every = sorted(bins, key=lambda each: each.name)
     staying = [each for each in every if not each.leaving] or every
-    tally = Tally(staying, sorted(items, key=lambda each: (not each.pinned, -each.priority, each.age, each.key)), policy)
+    tally = Tally(
+        staying, sorted(items, key=lambda each: (not each.pinned, -each.priority, each.age, each.key)), policy
+    )
     _keep(tally)
     _place_what_must_be(tally)
     moves = _heat(tally, policy.moves)
@@ -104,5 +107,7 @@ def _settle(draft: Draft, tally: Tally, seats: Mapping[tuple[str, int], Seat]) -
         choices.append(Choice(tally.bins[index].name, reason, seat.tier, seat is Seat.PINNED))
     if len(choices) >= draft.must or not tally.bins:
         return Placed(tuple(choices))
-    room = [tally.bins[index].budget - tally.pins[index] for index in range(len(tally.bins)) if index not in draft.chosen]
+    room = [
+        tally.bins[index].budget - tally.pins[index] for index in range(len(tally.bins)) if index not in draft.chosen
+    ]
     return Placed(tuple(choices), max(room, default=None))

@@ -18,7 +18,7 @@ BALANCE = "Balance"
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """One usable replica: bytes for adapters on its GPU (`budget`) and in its host cache (`host`).
+    """One usable replica: `budget` bytes for adapters on its GPU, of which nobody has `free` now; `host` in its cache.
 
     `others` are bytes on its GPU that no item stands for. `domain` is what it fails together with (default: nothing
     else). A `leaving` one takes nothing, and what it has goes elsewhere, if there is any other.
@@ -27,6 +27,7 @@ class Bin:
     name: str
     budget: int
     others: int = 0
+    free: int = 0
     host: int = 0
     domain: str = ""
     leaving: bool = False
@@ -37,7 +38,7 @@ class Item:
     """One version that should be on `count` replicas at least. `age` orders fairly (older first).
 
     `holders` have it or are getting it, `reasons` says why each was chosen, `asked` on which tier each should have it;
-    `avoid` failed to take it a moment ago or gives no answers; `near` is the replica that has its files on disk, if any.
+    `avoid` failed to take it a moment ago or gives no answers; `near` is the replica that has its files on disk.
     `load` is its requests a second; `had` says on how many replicas it was to be before; a `fixed` one stays as it is.
     """
 

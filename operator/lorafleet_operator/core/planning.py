@@ -22,6 +22,7 @@ from lorafleet_operator.core.snapshot import Meta, OrphanSnapshot, PoolSnapshot,
 from lorafleet_operator.core.telling import shown_popularity, tell_popularity
 from lorafleet_operator.core.tenants import index_adapters, judge_orphan_tenant, judge_tenant, next_expiry
 from lorafleet_operator.core.view import View, look
+from lorafleet_operator.core.wishes import rules_of
 
 ADAPTER_WRITES = 500
 """Statuses of adapters in one plan: a few seconds' worth. The rest comes with the next plans, if it still is true."""
@@ -44,7 +45,7 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
     objects: list[Action] = []
     if refusal is None:
         objects = [*due_applies(snapshot, pool.spec, fleet), *due_deletes(snapshot, fleet)]
-    layout = lay_out(cases, view)
+    layout = lay_out(cases, view, rules_of(pool.spec, snapshot.load))
     inspections, inspect_due = _inspections(cases, view)
     adapter_writes = _adapter_writes(cases, snapshot, layout, view)
     pool_writes = _pool_writes(snapshot, refusal, fleet.sets, now)
@@ -60,6 +61,7 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
         statuses=(*writes, *told),
         warnings=(*_pool_warnings(snapshot, pool_writes), *_warnings(cases, adapter_writes)),
         surplus=layout.surplus,
+        moves=layout.moves,
         tells_popularity=bool(told),
         needs={name: each.need for name, each in fleet.sizes.items()},
         again_in=max(min(moments) - now, 0.0) if moments else None,

@@ -142,7 +142,7 @@ class Memory:
 
     `silent` says when a replica last left a call of its admin port without an answer (it has answered none since);
     `surplus` since when plans have found a version to be of no use any more; `popularity_told` when a status was last
-    written for nothing but popularity. All in epoch seconds.
+    written for nothing but popularity; `moved_at` when a version was last moved, or memory began. All in epoch seconds.
     """
 
     inspections: Mapping[InspectionKey, Attempt] = field(default_factory=lambda: MappingProxyType({}))
@@ -151,6 +151,7 @@ class Memory:
     silent: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     surplus: Mapping[VersionOn, float] = field(default_factory=lambda: MappingProxyType({}))
     popularity_told: float = 0.0
+    moved_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lorafleet_operator.core.places import HOT, REDUNDANCY, Bin, Item, Policy
+from lorafleet_operator.core.places import HOT, REDUNDANCY, STAYS, Bin, Item, Policy
 
 HOT_SHARE = 0.25
 """A version is hot that has this much of an even share of the load of all replicas..."""
 HOT_RATE = 0.1
 """...and so many requests a second; it stays hot down to half of both."""
+EARNED = frozenset({HOT, REDUNDANCY, STAYS})
+"""Reasons of copies that a load was worth (a status does not show them all: of the others nothing is known)."""
 COPY_SHARE = 0.5
 """A hot version has so many replicas that none gets more than this of an even share of its load."""
+RATE = 1.0
+"""With fewer requests a second in all, evening out the load is worth nothing."""
 PRIOR = 0.1
 """Share of all load that is assumed to be spread evenly over the versions, as the next minutes may differ."""
 
@@ -40,8 +44,10 @@ class Draft:
 
 
 class Tally:
-    """All bins of one set and the drafts of all items. `used` are bytes of what was chosen, `others` of what else is there,
-    `room` what is left (negative: not everything can be on the GPU at once).
+    """All bins of one set and the drafts of all items.
+
+    `used` are bytes of what was chosen, `others` of what else is there, `room` is what is left (below 0: not all of it
+    can be on the GPU at once).
     """
 
     def __init__(self, bins: Sequence[Bin], items: Sequence[Item], policy: Policy) -> None:
@@ -55,6 +61,7 @@ class Tally:
         self.room = [each.budget - each.others for each in bins]
         self.pins = [0] * count
         self.known = sum(each.load for each in items)
+        self.pull = 1.0 if self.known >= RATE else 0.0
         prior = self.known * PRIOR / len(items) if self.known else 1.0
         even = ((self.known + prior * len(items)) / count if count else 0.0) or 1.0
         total = sum(each.bytes * max(each.count, 1) for each in items) + sum(self.others)
@@ -71,17 +78,17 @@ class Tally:
             return Draft(item, share, size + share, 0, 0, item.count, 0, item.pinned)
         safe = max(item.count, 1 + policy.redundancy)
         base = safe if item.pinned else item.count
-        if not self.known:
-            # Nothing is known of any load: the copies that it was worth before stay.
-            extra = sum(reason in (HOT, REDUNDANCY) for reason in item.reasons.values())
-            must, keep = min(base, bins), min(base + extra, bins)
+        # Copies that it has because it was hot: not those that are there for a move's sake.
+        extra = sum(reason in EARNED for reason in item.reasons.values()) if len(item.reasons) > base else 0
+        now = min(len(item.holders), base + extra)
+        if not self.known:  # nothing is known of any load: the copies that it was worth before stay
+            must, keep = min(base, bins), min(max(base, now), bins)
             return Draft(item, share, size + share, must, must, keep, safe, item.pinned or item.priority > 0)
         portion = item.load * bins / self.known
         wish = max(base, _copies(item.load, portion, safe))
         keep = max(base, _copies(2 * item.load, 2 * portion, safe))
         # Copies that were there before and got lost come back at once; that is no move.
         must = max(base, min(item.had, keep))
-        now = len(item.holders)
         firm = item.pinned or item.priority > 0 or wish > base or (keep > base and max(now, item.had) > base)
         wish = max(wish, min(now, keep), must)
         keep = max(wish, min(now, keep))
@@ -157,7 +164,13 @@ class Tally:
         taken = {self.domains[index] for index in draft.chosen}
         found = min(
             (
-                (each.name in item.avoid, self.domains[index] in taken, self.room[index] < item.bytes, costs[index], index)
+                (
+                    each.name in item.avoid,
+                    self.domains[index] in taken,
+                    self.room[index] < item.bytes,
+                    costs[index],
+                    index,
+                )
                 for index, each in enumerate(self.bins)
                 if index not in draft.chosen and self.pins[index] + item.bytes <= each.budget
             ),
@@ -169,7 +182,15 @@ class Tally:
         """The best of replicas that have a copy already."""
         taken = {self.domains[index] for index in draft.chosen}
         costs = self.costs(draft)
-        return min(indices, key=lambda index: (self.domains[index] in taken, costs[index], index))
+        return min(
+            indices, key=lambda index: (self.domains[index] in taken, self.burden(draft, index), costs[index], index)
+        )
+
+    def burden(self, draft: Draft, index: int) -> float:
+        """What a copy adds to what moves are to lessen: squares of load and of the bytes beyond a budget, summed up."""
+        room, used, share = max(self.bins[index].budget, 1), self.used[index], draft.share / (len(draft.chosen) or 1)
+        full, more = max(used / room - 1, 0.0), max((used + draft.item.bytes) / room - 1, 0.0)
+        return self.pull * share * (2 * self.load[index] + share) + more * more - full * full
 
 
 def _copies(rate: float, portion: float, safe: int) -> int:

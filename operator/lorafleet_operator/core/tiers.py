@@ -61,15 +61,21 @@ def _seat(drafts: Sequence[Draft], index: int, tally: Tally) -> list[tuple[Draft
     if sum(each.item.bytes for each in drafts) <= budget:
         return _seat_beside_leavers(ranked, index, tally)
     largest = max((each.item.bytes for each in drafts if not each.item.pinned), default=0)
-    firm, hosted, seated = 0, 0, []
+    firm, hosted, free, seated = 0, 0, tally.bins[index].free, []
     for draft in ranked:
         size, pinned = draft.item.bytes, draft.item.pinned
         limit = budget - largest if pinned else min(FIRM_SHARE * budget, budget - largest)
         if draft.firm and firm + size <= limit:
             firm += size
+            free -= 0 if name in draft.item.asked else size
             seated.append((draft, Seat.PINNED if pinned else Seat.GPU))
             continue
         largest = max(largest, size)
+        if name not in draft.item.asked and size <= free:
+            # It comes to an empty place on the GPU first, and only then shares it with the others.
+            free -= size
+            seated.append((draft, Seat.GPU))
+            continue
         hosted += size
         seated.append((draft, Seat.HOST if hosted <= tally.bins[index].host else Seat.DISK))
     return seated

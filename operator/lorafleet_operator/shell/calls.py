@@ -44,6 +44,8 @@ class PoolCalls:
         self._unloads: dict[VersionOn, Attempt] = {}
         self._silent: dict[str, float] = {}
         self._surplus: dict[VersionOn, float] = {}
+        # A process that starts knows nothing of the moves of the one before: it makes none for a while.
+        self._moved = steady()
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots: dict[tuple[str, str], asyncio.Semaphore] = {}
 
@@ -52,12 +54,23 @@ class PoolCalls:
         self._follow_clock()
         silent = {name: at + self._offset for name, at in self._silent.items()}
         surplus = {target: at + self._offset for target, at in self._surplus.items()}
-        return Memory(dict(self._inspections), dict(self._loads), dict(self._unloads), silent, surplus)
+        return Memory(
+            dict(self._inspections),
+            dict(self._loads),
+            dict(self._unloads),
+            silent,
+            surplus,
+            moved_at=self._moved + self._offset,
+        )
 
     def note_surplus(self, found: Collection[VersionOn]) -> None:
         """Remember since when these versions, and no others, have been of no use."""
         now = self._steady()
         self._surplus = {target: self._surplus.get(target, now) for target in found}
+
+    def note_moves(self) -> None:
+        """Remember that a version is being moved now."""
+        self._moved = self._steady()
 
     def start(self, action: Inspect | Load | Unload, address: AdminAddress) -> None:
         """Begin a call; its end is remembered and announced."""
@@ -66,7 +79,7 @@ class PoolCalls:
                 self._begin(self._inspections, action.key, replica=action.replica)
                 self._spawn(self._inspect(action, address))
             case Load():
-                self._begin(self._loads, action.target, reason=action.reason)
+                self._begin(self._loads, action.target, reason=action.choice.reason)
                 self._spawn(self._load(action, address))
             case Unload():
                 self._begin(self._unloads, action.target)
@@ -127,7 +140,8 @@ class PoolCalls:
     async def _load(self, action: Load, address: AdminAddress) -> None:
         target = action.target
         display = Display(namespace=action.namespace, name=action.name)
-        request = VersionRequest(source=SourceSpec(uri=action.uri), display=display)
+        choice, source = action.choice, SourceSpec(uri=action.uri)
+        request = VersionRequest(source=source, tier=choice.tier, pinned=choice.pinned, display=display)
 
         async def call() -> None:
             await self._admin.load(address, (target.uid, target.digest), request)

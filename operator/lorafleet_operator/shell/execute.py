@@ -39,6 +39,8 @@ class Executor:
                 self._start(action, memory, tokens, find_pod)
         memory.calls.note_surplus(plan.surplus)
         memory.load.note(plan)
+        if plan.moves:
+            memory.calls.note_moves()
         memory.statuses.want(plan.statuses, plan.warnings)
 
     async def _apply(self, action: Apply, memory: PoolMemory) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from lorafleet_contracts.admin import AdapterReport, Problem, ProblemCode, Tier, VersionPhase, VersionState
 from lorafleet_operator.core.actions import Inspect, Load, Unload
+from lorafleet_operator.core.places import Choice
 from lorafleet_operator.core.snapshot import Attempt, InspectionKey, Memory, VersionOn
 from lorafleet_operator.simulation.clock import Clock
 from lorafleet_operator.simulation.engines import Engine
@@ -57,6 +58,7 @@ class Calls:
         self._loads: dict[VersionOn, Attempt] = {}
         self._unloads: dict[VersionOn, Attempt] = {}
         self._surplus: dict[VersionOn, float] = {}
+        self._moved = clock.now
         self._running: dict[tuple[str, str], int] = defaultdict(int)
         self._waiting: dict[tuple[str, str], deque[Callable[[], None]]] = defaultdict(deque)
         self.loads = 0
@@ -64,11 +66,16 @@ class Calls:
 
     def memory(self) -> Memory:
         """What a snapshot may know of the calls."""
-        return Memory(dict(self._inspections), dict(self._loads), dict(self._unloads), {}, dict(self._surplus))
+        calls = (dict(self._inspections), dict(self._loads), dict(self._unloads))
+        return Memory(*calls, {}, dict(self._surplus), moved_at=self._moved)
 
     def note_surplus(self, found: Collection[VersionOn]) -> None:
         """Remember since when these versions, and no others, have been of no use."""
         self._surplus = {target: self._surplus.get(target, self._clock.now) for target in found}
+
+    def note_moves(self) -> None:
+        """Remember that a version is being moved now."""
+        self._moved = self._clock.now
 
     def forget(self, lives: Collection[tuple[str, str]]) -> None:
         """Drop what is remembered of engines that are gone; `lives` are the (replica, boot id) that are there."""
@@ -101,13 +108,13 @@ class Calls:
         self._queue(("inspect", action.replica), INSPECT_SECONDS + files.bytes / rate, end)
 
     def load(self, action: Load) -> None:
-        """Bring a version onto the GPU tier, from the disk tier where its files are there already."""
+        """Bring a version onto its tier, from the disk tier where its files are there already."""
         target, files = action.target, self._files[action.target.uid]
         before = self._loads.get(target) or Attempt(pending=True, at=0.0)
-        self._loads[target] = replace(before, pending=True, at=self._clock.now, reason=action.reason)
+        self._loads[target] = replace(before, pending=True, at=self._clock.now, reason=action.choice.reason)
 
         def end() -> None:
-            problem = self._end_load(target, files)
+            problem = self._end_load(target, files, action.choice)
             begun, now = self._loads.get(target), self._clock.now
             if begun is None:
                 return  # that life of the replica is over
@@ -135,12 +142,18 @@ class Calls:
 
         self._queue(("unload", target.replica), 0.01, end)
 
-    def _end_load(self, target: VersionOn, files: Files) -> Problem | None:
+    def _end_load(self, target: VersionOn, files: Files, choice: Choice) -> Problem | None:
         engine = self._alive(target)
         if engine is None:
             return _unreachable(target.replica)
-        free = engine.room_for(files.bytes)
-        if free is not None and target.version not in engine.versions:
+        held = engine.versions.get(target.version)
+        if held is not None:
+            engine.put(held.model_copy(update={"wanted": choice.tier, "pinned": choice.pinned}))
+            if choice.tier is Tier.GPU:
+                engine.raise_version(held.key)
+            return None
+        free = engine.room_for(files.bytes) if choice.tier is Tier.GPU else None
+        if free is not None:
             return Problem(
                 title="does not fit", status=413, code=ProblemCode.DOES_NOT_FIT, needed=files.bytes, free=max(free, 0)
             )
@@ -148,7 +161,9 @@ class Calls:
             VersionState(
                 uid=target.uid,
                 digest=target.digest,
-                tier=Tier.GPU,
+                tier=choice.tier,
+                wanted=choice.tier,
+                pinned=choice.pinned,
                 phase=VersionPhase.RESIDENT,
                 rank=files.rank,
                 bytes=files.bytes,

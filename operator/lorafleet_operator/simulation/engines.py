@@ -69,6 +69,7 @@ class Engine:
     _busy: list[tuple[float, int, UsageKey, int, int]] = field(default_factory=list)
     _usage: dict[UsageKey, UsageState] = field(default_factory=dict)
     _counts: dict[UsageKey, list[int]] = field(default_factory=dict)
+    _used_at: dict[str, int] = field(default_factory=dict)
     _seq: int = 0
 
     @property
@@ -81,10 +82,29 @@ class Engine:
         """Bytes of adapters on its GPU."""
         return sum(each.bytes for each in self.versions.values() if each.tier == Tier.GPU)
 
-    def room_for(self, size: int) -> int | None:
-        """None when `size` bytes fit on the GPU, else the bytes that are free."""
-        free = self.profile.memory.adapters - self.used
-        return None if size <= free else free
+    def room_for(self, size: int, for_request: bool = False) -> int | None:
+        """None when `size` bytes fit on the GPU, else the bytes that are free.
+
+        Those make way that need not be there, the longest unused first; for a request, last, all but pinned ones do.
+        """
+        budget, used = self.profile.memory.adapters, self.used
+        there = [each for each in self.versions.values() if each.tier == Tier.GPU and not each.pinned]
+        there.sort(key=lambda each: (each.wanted == Tier.GPU, self._used_at.get(each.key, 0), each.key))
+        for victim in there:
+            if used + size <= budget or (victim.wanted == Tier.GPU and not for_request):
+                break
+            lowered = Tier.HOST if victim.wanted == Tier.GPU else victim.wanted
+            self.versions[victim.key] = victim.model_copy(update={"tier": lowered})
+            self._seq += 1
+            used -= victim.bytes
+        return None if used + size <= budget else budget - used
+
+    def raise_version(self, key: str, for_request: bool = False) -> None:
+        """Bring a version from a slower tier to the GPU, if there is room."""
+        version = self.versions[key]
+        if version.tier != Tier.GPU and self.room_for(version.bytes, for_request) is None:
+            self.versions[key] = version.model_copy(update={"tier": Tier.GPU})
+            self._seq += 1
 
     def put(self, version: VersionState) -> None:
         """Note where a version is in its life."""
@@ -119,6 +139,9 @@ class Engine:
         self._free_at = start + 1.0 / capacity
         end = start + extra + tokens[1] * self.profile.token_seconds
         self.served += 1
+        if not self.merged and usage[1] in self.versions:
+            self._used_at[usage[1]] = self.served
+            self.raise_version(usage[1], for_request=True)
         heapq.heappush(self._busy, (end, self.served, usage, *tokens))
         return start - now
 

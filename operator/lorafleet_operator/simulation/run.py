@@ -136,6 +136,8 @@ class _Run:
                 case Unload():
                     self._calls.unload(action)
         self._calls.note_surplus(plan.surplus)
+        if plan.moves:
+            self._calls.note_moves()
         self._load.note(plan)
         for write in plan.statuses:
             self._cluster.write(write)

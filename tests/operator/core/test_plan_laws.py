@@ -5,6 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lorafleet_contracts.admin import Tier
 from lorafleet_operator.core.actions import Load, Plan
 from lorafleet_operator.core.planning import plan_pool
 from lorafleet_operator.core.snapshot import (
@@ -43,15 +44,17 @@ def fleets(draw: st.DrawFn) -> tuple[PoolSnapshot, dict[str, int]]:
 @given(fleets())
 def test_budgets_hold_and_carried_out_plans_come_to_an_end(fleet: tuple[PoolSnapshot, dict[str, int]]) -> None:
     snapshot, sizes = fleet
-    for _ in range(6):
-        plan = plan_pool(snapshot, NOW)
-        assert plan == plan_pool(snapshot, NOW)
-        snapshot = carry_out(snapshot, plan, NOW, sizes)
+    for moment in range(30):  # an hour has 60 moves
+        now = NOW + 60 * moment
+        plan = plan_pool(snapshot, now)
+        assert plan == plan_pool(snapshot, now)
+        snapshot = carry_out(snapshot, plan, now, sizes)
         for replica in snapshot.replicas:
             assert replica.state is not None
             assert replica.state.memory is not None
-            assert sum(each.bytes for each in replica.state.versions) <= replica.state.memory.adapters
-    assert plan_pool(snapshot, NOW) == Plan()
+            sure = sum(each.bytes for each in replica.state.versions if each.wanted is Tier.GPU)
+            assert sure <= replica.state.memory.adapters
+    assert plan_pool(snapshot, NOW + 3600) == Plan()
 
 
 @settings(max_examples=60, deadline=None)

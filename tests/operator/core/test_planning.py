@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from lorafleet_contracts.admin import Problem, ProblemCode
+from lorafleet_contracts.admin import Problem, ProblemCode, Tier
 from lorafleet_contracts.conditions import ConditionType, find_condition
 from lorafleet_operator.core.actions import Apply, Inspect, Load, Plan, Unload
 from lorafleet_operator.core.planning import plan_orphans, plan_pool
+from lorafleet_operator.core.popularity import Pace, Rates, Track
 from lorafleet_operator.core.snapshot import (
     Attempt,
     EngineDefaults,
@@ -149,7 +150,7 @@ def test_too_few_replicas_are_said() -> None:
 
 def test_no_room_is_a_stall_with_the_numbers_and_ends_when_there_is_room() -> None:
     full = make_replica(0, make_state(budget=SIZE + 1))
-    snapshot = make_snapshot(adapters=(make_adapter("a"), make_adapter("b")), replicas=(full,))
+    snapshot = make_snapshot(adapters=(make_adapter("a", pinned=True), make_adapter("b")), replicas=(full,))
     end, _ = settle(snapshot)
     stalled = end.adapters[1].status
     assert word(stalled, ConditionType.STALLED) == ("True", "DoesNotFit")
@@ -157,6 +158,68 @@ def test_no_room_is_a_stall_with_the_numbers_and_ends_when_there_is_room() -> No
     assert message.startswith("needs 1000 bytes, the emptiest replica has 1 free")
     freed, _ = settle(replace(end, adapters=(end.adapters[1],)))
     assert word(freed.adapters[0].status, ConditionType.READY) == ("True", "Ready")
+
+
+def test_what_does_not_fit_beside_others_answers_from_the_host_tier() -> None:
+    full = make_replica(0, make_state(budget=SIZE + 1))
+    snapshot = make_snapshot(adapters=(make_adapter("a"), make_adapter("b")), replicas=(full,))
+    end, _ = settle(snapshot)
+    assert [word(each.status, ConditionType.READY) for each in end.adapters] == [("True", "Ready")] * 2
+    end, _ = settle(end, LATER)
+    [state] = [each.state for each in end.replicas]
+    assert state is not None
+    assert {each.wanted for each in state.versions} == {Tier.HOST}, "both share the room"
+    alone, _ = settle(replace(end, adapters=end.adapters[1:]), LATER + 60)
+    assert [each.wanted for each in alone.replicas[0].state.versions] == [Tier.GPU]  # type: ignore[union-attr]
+
+
+def test_a_pinned_adapter_survives_the_loss_of_a_replica_where_it_is() -> None:
+    replicas = tuple(make_replica(number) for number in range(3))
+    end = ready_snapshot(adapters=(make_adapter("pirate", pinned=True),), replicas=replicas)
+    places = end.adapters[0].status.placements
+    assert [each.reason for each in places] == ["LeastLoaded", "Redundancy"]
+    held = [version for each in end.replicas if each.state for version in each.state.versions]
+    assert [(each.tier, each.pinned) for each in held] == [(Tier.GPU, True)] * 2
+    lost = tuple(replace(each, ready=each.name != places[0].replica) for each in end.replicas)
+    plan = plan_pool(replace(end, replicas=lost), LATER)
+    assert not [each for each in plan.statuses if each.kind == "LoraAdapter"], "it stays Ready"
+    assert len(pick(plan, Load)) == 1, "and gets its second replica back"
+
+
+def test_a_hot_adapter_gets_a_second_replica_within_the_moves_of_an_hour() -> None:
+    adapters = (make_adapter("hot"), make_adapter("cold"))
+    snapshot, _ = settle(make_snapshot(adapters=adapters, replicas=tuple(make_replica(number) for number in range(2))))
+    load = Track(adapters={"uid-demo-hot": Rates(Pace(5.0, 5.0)), "uid-demo-cold": Rates(Pace(0.2, 0.2))})
+    asked = replace(snapshot, load=load)
+    still = replace(asked, memory=replace(asked.memory, moved_at=NOW - 59.0))
+    assert not pick(plan_pool(still, NOW), Load), "one move a minute by default"
+    plan = plan_pool(asked, NOW)
+    assert plan.moves == 1
+    assert [(each.name, each.choice.reason) for each in pick(plan, Load)] == [("hot", "Redundancy")]
+    end, _ = settle(asked)
+    assert end.memory.moved_at == NOW
+    assert {each.reason for each in end.adapters[0].status.placements} == {"LeastLoaded", "Redundancy"}
+    none = replace(asked, pool=make_pool(placement={"maxMovesPerHour": 0}, status=asked.pool.status))
+    assert not pick(plan_pool(none, NOW), Load)
+
+
+def test_a_version_that_moves_stays_where_it_was_until_it_answers_where_it_goes() -> None:
+    adapters = tuple(make_adapter(f"a{number:02d}") for number in range(10))
+    one, _ = settle(make_snapshot(adapters=adapters))
+    load = Track(adapters={each.meta.uid: Rates(Pace(1.0, 1.0)) for each in adapters})
+    two = replace(one, replicas=(*one.replicas, make_replica(1)), load=load)
+    plan = plan_pool(two, NOW)
+    [moved] = pick(plan, Load)
+    assert (moved.choice.reason, moved.target.replica, plan.moves) == ("Balance", "smol-shared-1", 1)
+    coming = replace(two, memory=replace(two.memory, loads={moved.target: Attempt(True, NOW)}, moved_at=NOW))
+    assert not [each for each in plan_pool(coming, LATER).surplus if each.uid == moved.target.uid]
+    there = replace(carry_out(two, plan), load=load)
+    after = plan_pool(there, NOW)
+    assert [(each.uid, each.replica) for each in after.surplus] == [(moved.target.uid, "smol-shared-0")]
+    gone = plan_pool(carry_out(there, after), LATER)
+    assert [(each.target.uid, each.target.replica) for each in pick(gone, Unload)] == [
+        (moved.target.uid, "smol-shared-0")
+    ]
 
 
 def test_a_failed_load_is_retried_with_backoff_and_elsewhere() -> None:

@@ -1,0 +1,127 @@
+"""From cases to what placement takes: which versions should be somewhere, and what room the replicas have.
+
+Called by residency.py; takes the engines' state as the truth about their memory, decides no place.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lorafleet_contracts.admin import Tier, VersionPhase, VersionState
+from lorafleet_contracts.names import version_key
+from lorafleet_contracts.resources.pool import LoraPoolSpec
+from lorafleet_operator.core.assessment import Case
+from lorafleet_operator.core.manifests.quantities import parse_bytes
+from lorafleet_operator.core.places import STAYS, Bin, Item, Policy
+from lorafleet_operator.core.popularity import Track
+from lorafleet_operator.core.view import View
+
+HOUR = 3600.0
+COMING = frozenset({VersionPhase.FETCHING, VersionPhase.LOADING})
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a pool says about places: its load, bytes of a replica's host cache, redundancy, moves an hour at most."""
+
+    load: Track
+    host_cache: int
+    redundancy: int
+    moves_per_hour: int
+
+    def policy(self, view: View) -> Policy:
+        """One move now, or none: so far apart that no hour has more than it may."""
+        due = self.moves_per_hour > 0 and view.now >= view.memory.moved_at + HOUR / self.moves_per_hour
+        return Policy(self.redundancy, int(due))
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A version (`key`) that should be somewhere; `fixed` ones only stay where they are."""
+
+    case: Case
+    key: str
+    digest: str
+    bytes: int
+    count: int
+    fixed: bool
+
+
+def rules_of(spec: LoraPoolSpec, load: Track) -> Rules:
+    """A pool's rules."""
+    return Rules(
+        load=load,
+        host_cache=parse_bytes(spec.engine.memory.host_cache),
+        redundancy=spec.replicas.redundancy,
+        moves_per_hour=spec.placement.max_moves_per_hour,
+    )
+
+
+def wishes_of(case: Case, view: View) -> list[Wish]:
+    """The version that should serve, and the one that does until then."""
+    uid, wishes = case.adapter.meta.uid, []
+    serving = version_key(uid, case.serving) if case.serving is not None else ""
+    if case.target is not None and case.verification.facts is not None and case.adapter.spec is not None:
+        key = version_key(uid, case.target)
+        # A new version is to be at once where as many can take over as the old one has.
+        least = len(view.holders.get(serving, ())) if serving != key else 0
+        count = min(max(case.adapter.spec.min_replicas, least), len(view.usable))
+        wishes.append(Wish(case, key, case.target, case.verification.facts.bytes, count, fixed=False))
+    if case.serving is not None and case.serving != case.target:
+        # Until a verdict moves the routing, what serves stays; where it was lost, its files may still be cached.
+        fixed = case.suspended or case.revoked
+        count = max(len(view.holders.get(serving, ())), 0 if fixed else 1)
+        wishes.append(Wish(case, serving, case.serving, case.adapter.status.bytes or 0, count, fixed))
+    return wishes
+
+
+def item_of(wish: Wish, view: View, rules: Rules) -> Item:
+    """What placement should know of a wish."""
+    adapter, holders = wish.case.adapter, frozenset(view.holders.get(wish.key, ()))
+    status, spec = adapter.status, adapter.spec
+    recorded = {each.replica: each.reason for each in status.placements if each.digest == wish.digest}
+    reasons = {name: recorded.get(name) or view.reasons.get((name, wish.key)) or STAYS for name in holders}
+    held = {name: view.versions[name].get(wish.key) for name in holders}
+    rates = rules.load.adapters.get(adapter.meta.uid) if wish.digest == wish.case.target else None
+    return Item(
+        key=wish.key,
+        age=adapter.meta.created,
+        bytes=wish.bytes,
+        count=wish.count,
+        holders=holders,
+        avoid=view.silent | view.failed.get(wish.key, frozenset()),
+        reasons=reasons,
+        near=view.inspected.get(wish.case.inspection, ""),
+        asked={name: each.wanted for name, each in held.items() if each is not None},
+        load=rates.requests_per_s.slow if rates else 0.0,
+        pinned=spec is not None and spec.pinned,
+        priority=spec.priority if spec is not None else 0,
+        had=status.replicas.desired if status.replicas is not None and status.digest == wish.digest else 0,
+        fixed=wish.fixed,
+    )
+
+
+def bins_of(view: View, wishes: Sequence[Wish], rules: Rules) -> list[Bin]:
+    """The room of the usable replicas, less what no wish stands for."""
+    wished = {wish.key for wish in wishes}
+    return [
+        Bin(
+            name,
+            budget=memory.adapters,
+            others=_others(view.versions[name].values(), wished, memory.adapters_used),
+            free=memory.adapters - memory.adapters_used,
+            host=rules.host_cache,
+        )
+        for name, replica in view.usable.items()
+        if replica.state and (memory := replica.state.memory)
+    ]
+
+
+def _others(versions: Iterable[VersionState], wished: set[str], used: int) -> int:
+    """Bytes on a GPU that no wish stands for; `used` are all that the engine counts."""
+    ours = others = 0
+    for version in versions:
+        if version.key in wished and version.phase != VersionPhase.DRAINING:
+            ours += version.bytes if version.tier is Tier.GPU else 0
+        elif version.tier is Tier.GPU or version.phase in COMING:
+            others += version.bytes
+    return max(others, used - ours)

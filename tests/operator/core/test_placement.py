@@ -1,0 +1,325 @@
+"""What placement does with replicas and versions: examples by name, then laws."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lorafleet_contracts.admin import Tier
+from lorafleet_operator.core.placement import place
+from lorafleet_operator.core.places import Bin, Item, Placed, Placement, Policy
+
+AGE = "2026-11-30T00:00:00Z"
+
+
+def item(key: str, size: int = 10, **fields: object) -> Item:
+    return Item(key, AGE, size, **{"count": 1, **fields})  # type: ignore[arg-type]
+
+
+def bins(*budgets: int, **fields: object) -> list[Bin]:
+    return [Bin(f"r{number}", budget, host=10**9, **fields) for number, budget in enumerate(budgets)]  # type: ignore[arg-type]
+
+
+def carry_out(items: list[Item], placement: Placement) -> list[Item]:
+    """The items once everything is where it should be."""
+    return [
+        replace(
+            each,
+            holders=frozenset(choice.replica for choice in placement.placed[each.key].choices),
+            asked={choice.replica: choice.tier for choice in placement.placed[each.key].choices},
+            reasons={choice.replica: choice.reason for choice in placement.placed[each.key].choices},
+            had=len(placement.placed[each.key].choices),
+        )
+        for each in items
+    ]
+
+
+def where(placed: Placed) -> list[str]:
+    return [each.replica for each in placed.choices]
+
+
+def why(placed: Placed) -> list[str]:
+    return [each.reason for each in placed.choices]
+
+
+def settle(items: list[Item], room: list[Bin], policy: Policy) -> tuple[list[Item], Placement]:
+    """Place and carry out until nothing changes."""
+    for _ in range(400):
+        placement = place(items, room, policy)
+        after = carry_out(items, placement)
+        if after == items:
+            return items, placement
+        items = after
+    raise AssertionError("placing never comes to an end")
+
+
+def test_without_traffic_versions_spread_by_bytes_and_number() -> None:
+    placement = place([item(f"a{number}") for number in range(6)], bins(100, 100, 100), Policy())
+    assert sorted(where(each)[0] for each in placement.placed.values()) == ["r0", "r0", "r1", "r1", "r2", "r2"]
+    assert {reason for each in placement.placed.values() for reason in why(each)} == {"LeastLoaded"}
+
+
+def test_a_hot_version_gets_copies_by_its_share_of_the_load_one_move_at_a_time() -> None:
+    hot, cold = item("hot", load=9.0), item("cold", load=1.0)
+    room = bins(100, 100, 100, 100)
+    _, placement = settle([hot, cold], room, Policy(moves=1))
+    assert len(placement.placed["hot"].choices) == 4, "3.6 even shares, half of one each, and no more replicas"
+    assert sorted(why(placement.placed["hot"])) == ["Hot", "Hot", "LeastLoaded", "Redundancy"]
+    second = place(carry_out([hot, cold], place([hot, cold], room, Policy())), room, Policy(moves=1))
+    assert second.moves == 1
+    assert len(second.placed["hot"].choices) == 2
+
+
+def test_without_moves_no_copy_is_made() -> None:
+    items = carry_out([item("hot", load=9.0)], place([item("hot")], bins(100, 100), Policy()))
+    placement = place(items, bins(100, 100), Policy(moves=0))
+    assert placement.moves == 0
+    assert len(placement.placed["hot"].choices) == 1
+
+
+def test_a_version_that_cools_down_keeps_its_copies_down_to_half_of_what_gave_them() -> None:
+    hot, rest = item("hot", load=3.0), [item(f"a{number}", load=1.0) for number in range(7)]
+    items, placement = settle([hot, *rest], bins(100, 100, 100, 100), Policy(moves=1))
+    copies = len(placement.placed["hot"].choices)
+    assert copies == 3
+    cooler = [replace(each, load=2.0) if each.key == "hot" else each for each in items]
+    assert len(place(cooler, bins(100, 100, 100, 100), Policy(moves=1)).placed["hot"].choices) == copies
+    cold = [replace(each, load=0.01) if each.key == "hot" else each for each in items]
+    assert len(place(cold, bins(100, 100, 100, 100), Policy(moves=1)).placed["hot"].choices) == 1
+
+
+def test_a_lost_copy_of_a_hot_version_comes_back_at_once() -> None:
+    items, placement = settle([item("hot", load=1.0), item("a", load=1.0)], bins(100, 100, 100), Policy(moves=1))
+    lost = where(placement.placed["hot"])[0]
+    left = [each for each in bins(100, 100, 100) if each.name != lost]
+    after = place([replace(each, holders=each.holders - {lost}) for each in items], left, Policy(moves=0))
+    assert after.moves == 0
+    assert len(after.placed["hot"].choices) == 2
+
+
+def test_a_pinned_version_is_redundant_from_the_start_and_in_different_domains() -> None:
+    room = [Bin(f"r{number}", 100, domain="east" if number < 2 else "west") for number in range(3)]
+    placed = place([item("p", pinned=True)], room, Policy(redundancy=1)).placed["p"]
+    assert {each.replica for each in placed.choices} in ({"r0", "r2"}, {"r1", "r2"})
+    assert all(each.pinned for each in placed.choices)
+    assert why(placed) == ["LeastLoaded", "Redundancy"]
+
+
+def test_with_one_domain_left_redundancy_takes_what_there_is() -> None:
+    room = [Bin(f"r{number}", 100, domain="east") for number in range(2)]
+    assert len(place([item("p", pinned=True)], room, Policy()).placed["p"].choices) == 2
+
+
+def test_what_is_on_a_leaving_replica_goes_elsewhere_unless_there_is_no_other() -> None:
+    there = item("a", holders=frozenset({"r0"}), asked={"r0": Tier.GPU})
+    leaving = Bin("r0", 100, leaving=True)
+    assert where(place([there], [leaving, Bin("r1", 100)], Policy()).placed["a"]) == ["r1"]
+    assert where(place([there], [leaving], Policy()).placed["a"]) == ["r0"]
+
+
+def test_where_not_all_fit_the_used_are_sure_of_the_gpu_and_the_others_share_the_rest() -> None:
+    loads = {"pin": 0.0, "prio": 0.0, "hot": 5.0, "a": 0.5, "b": 0.4, "c": 0.3}
+    items = [
+        item(key, 20, load=load, pinned=key == "pin", priority=3 if key == "prio" else 0) for key, load in loads.items()
+    ]
+    placed = place(items, bins(100), Policy()).placed
+    tiers = {key: each.choices[0].tier for key, each in placed.items()}
+    assert tiers == {key: Tier.GPU if key in ("pin", "prio", "hot") else Tier.HOST for key in loads}
+    assert [key for key, each in placed.items() if each.choices[0].pinned] == ["pin"]
+
+
+def test_an_empty_gpu_is_filled_first_and_shared_afterwards() -> None:
+    items = [item(f"a{number}", 20, load=1.0 + number) for number in range(6)]
+    room = [Bin("r0", 100, free=100, host=10**9)]
+    first = place([replace(each, load=each.load / 100) for each in items], room, Policy())
+    assert sorted(key for key, each in first.placed.items() if each.choices[0].tier is Tier.GPU) == [
+        "a1", "a2", "a3", "a4", "a5"
+    ]  # fmt: skip
+    later = place(carry_out(items, first), [replace(room[0], free=0)], Policy())
+    assert [key for key, each in later.placed.items() if each.choices[0].tier is Tier.GPU] == ["a5"], "it is hot"
+
+
+def test_what_the_host_cache_cannot_hold_is_left_on_the_disk() -> None:
+    items = [item(f"a{number}", 40, load=float(5 - number)) for number in range(4)]
+    placed = place(items, [Bin("r0", 50, host=50)], Policy()).placed
+    assert [placed[f"a{number}"].choices[0].tier.value for number in range(4)] == ["host", "disk", "disk", "disk"]
+
+
+def test_what_fits_no_replica_beside_its_pins_is_nowhere_with_the_room_there_is() -> None:
+    placed = place([item("pin", 60, pinned=True), item("big", 50), item("small", 40)], bins(100), Policy()).placed
+    assert placed["big"] == Placed((), 40)
+    assert where(placed["small"]) == ["r0"]
+
+
+def test_a_pin_comes_second_to_what_could_not_be_raised_beside_it() -> None:
+    there = item("big", 90, holders=frozenset({"r0"}), asked={"r0": Tier.GPU})
+    placed = place([there, item("pin", 20, pinned=True)], bins(100), Policy()).placed
+    assert where(placed["big"]) == ["r0"]
+    assert not placed["pin"].choices[0].pinned
+
+
+def test_a_new_version_waits_on_the_host_tier_until_what_leaves_has_left() -> None:
+    kept = item("kept", 40, holders=frozenset({"r0"}), asked={"r0": Tier.GPU})
+    placed = place([kept, item("new", 40)], bins(100, others=40), Policy()).placed
+    assert placed["kept"].choices[0].tier is Tier.GPU
+    assert placed["new"].choices[0].tier is Tier.HOST
+    after = place([kept, item("new", 40, holders=frozenset({"r0"}), asked={"r0": Tier.HOST})], bins(100), Policy())
+    assert after.placed["new"].choices[0].tier is Tier.GPU
+
+
+def test_of_two_copies_the_one_stays_where_the_load_is_lower() -> None:
+    busy = item("busy", load=10.0, holders=frozenset({"r0"}), asked={"r0": Tier.GPU})
+    idle = item("idle", load=1.0, holders=frozenset({"r1"}), asked={"r1": Tier.GPU})
+    twice = item("twice", load=0.05, holders=frozenset({"r0", "r1"}))
+    assert where(place([busy, idle, twice], bins(100, 100), Policy()).placed["twice"]) == ["r1"]
+
+
+def test_a_move_is_made_where_it_evens_out_the_load_and_only_there() -> None:
+    def held(key: str, load: float, name: str) -> Item:
+        return item(key, load=load, holders=frozenset({name}), asked={name: Tier.GPU}, reasons={name: "Spread"})
+
+    crowd = [held(f"a{number}", 1.0, "r0") for number in range(8)] + [held("b", 1.0, "r1")]
+    room = bins(100, 100, 100)
+    placement = place(crowd, room, Policy(redundancy=0, moves=1))
+    assert placement.moves == 1
+    moved = [key for key, each in placement.placed.items() if why(each) == ["Balance"]]
+    assert len(moved) == 1
+    assert where(placement.placed[moved[0]]) == ["r2"]
+    even = [held(f"a{number}", 1.0, f"r{number % 3}") for number in range(9)]
+    assert place(even, room, Policy(redundancy=0, moves=9)).moves == 0
+    quiet = [replace(each, load=each.load / 100) for each in crowd]
+    assert place(quiet, room, Policy(redundancy=0, moves=9)).moves == 0, "so little load is worth no move"
+
+
+def test_bytes_that_do_not_fit_are_moved_to_where_they_do() -> None:
+    crowd = [item(f"a{number}", 40, holders=frozenset({"r0"}), asked={"r0": Tier.GPU}) for number in range(4)]
+    _, placement = settle(crowd, bins(100, 100), Policy(moves=1))
+    assert sorted(where(each)[0] for each in placement.placed.values()) == ["r0", "r0", "r1", "r1"]
+    assert all(choice.tier is Tier.GPU for each in placement.placed.values() for choice in each.choices)
+
+
+def test_nothing_is_placed_where_there_is_no_replica() -> None:
+    assert place([item("a")], [], Policy()).placed["a"] == Placed(())
+
+
+# --- laws ----------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[list[Item], list[Bin]]:
+    room = [
+        Bin(
+            f"r{number}",
+            draw(st.integers(0, 200)),
+            host=draw(st.integers(0, 300)),
+            domain=draw(st.sampled_from(["", "east", "west"])),
+            leaving=draw(st.integers(0, 5)) == 0,
+        )
+        for number in range(draw(st.integers(0, 5)))
+    ]
+    items = [
+        item(
+            f"a{number}",
+            draw(st.integers(1, 120)),
+            count=draw(st.integers(1, 3)),
+            load=draw(st.sampled_from([0.0, 0.01, 0.2, 1.0, 5.0, 20.0])),
+            pinned=draw(st.integers(0, 4)) == 0,
+            priority=draw(st.integers(-1, 1)),
+            holders=frozenset(each.name for each in room if draw(st.integers(0, 3)) == 0),
+            avoid=frozenset(each.name for each in room if draw(st.integers(0, 6)) == 0),
+        )
+        for number in range(draw(st.integers(0, 10)))
+    ]
+    return items, room
+
+
+def on_replicas(items: list[Item], placed: Mapping[str, Placed]) -> dict[str, list[tuple[Item, Tier, bool]]]:
+    found: dict[str, list[tuple[Item, Tier, bool]]] = {}
+    for each in items:
+        for choice in placed[each.key].choices:
+            found.setdefault(choice.replica, []).append((each, choice.tier, choice.pinned))
+    return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(situations(), st.integers(0, 3))
+def test_budgets_hold_and_everything_else_can_be_raised_beside_it(
+    situation: tuple[list[Item], list[Bin]], moves: int
+) -> None:
+    items, room = [replace(each, holders=frozenset()) for each in situation[0]], situation[1]
+    for _ in range(3):
+        placement = place(items, room, Policy(moves=moves))
+        assert placement == place(list(reversed(items)), list(reversed(room)), Policy(moves=moves)), "deterministic"
+        assert placement.moves <= moves
+        for name, held in on_replicas(items, placement.placed).items():
+            budget = next(each.budget for each in room if each.name == name)
+            sure = sum(each.bytes for each, tier, _ in held if tier is Tier.GPU)
+            assert sure + max((each.bytes for each, tier, _ in held if tier is not Tier.GPU), default=0) <= budget
+        items = carry_out(items, placement)
+
+
+@settings(max_examples=100, deadline=None)
+@given(situations())
+def test_everything_that_fits_is_somewhere_and_redundant_where_it_must_be(
+    situation: tuple[list[Item], list[Bin]],
+) -> None:
+    items, room = [replace(each, holders=frozenset()) for each in situation[0]], situation[1]
+    staying = [each for each in room if not each.leaving] or room
+    placed = place(items, room, Policy(redundancy=1)).placed
+    pins = {each.name: 0 for each in room}
+    for each in items:
+        for choice in placed[each.key].choices:
+            pins[choice.replica] += each.bytes if each.pinned else 0
+    for each in items:
+        names = where(placed[each.key])
+        assert len(names) == len(set(names))
+        assert set(names) <= {one.name for one in staying}
+        open_to = [one for one in staying if one.name not in names and pins[one.name] + each.bytes <= one.budget]
+        must = max(each.count, 2 if each.pinned else 1)
+        assert len(names) >= min(must, len(names) + len(open_to)), "as many as there was room for"
+        if each.pinned and len(names) >= 2 and not each.avoid:
+            domains = {one.name: one.domain or one.name for one in staying}
+            if len({domains[name] for name in names}) == 1:
+                assert all(domains[one.name] == domains[names[0]] for one in open_to)
+
+
+@settings(max_examples=100, deadline=None)
+@given(situations())
+def test_placing_what_was_placed_changes_nothing_and_moves_come_to_an_end(
+    situation: tuple[list[Item], list[Bin]],
+) -> None:
+    items, room = situation
+    for _ in range(2):  # tiers change once more when what leaves has left
+        items = carry_out(items, place(items, room, Policy(moves=0)))
+    assert carry_out(items, place(items, room, Policy(moves=0))) == items
+    settle(items, room, Policy(moves=1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(situations(), st.data())
+def test_the_loss_of_any_replica_leaves_what_is_redundant_where_it_is(
+    situation: tuple[list[Item], list[Bin]], data: st.DataObject
+) -> None:
+    items, placement = settle(*situation, Policy(moves=1))  # type: ignore[arg-type]
+    room = situation[1]
+    if len(room) < 2:
+        return
+    lost = data.draw(st.sampled_from([each.name for each in room]))
+    left = [each for each in room if each.name != lost]
+    after = place([replace(each, holders=each.holders - {lost}) for each in items], left, Policy(moves=0)).placed
+    for each in items:
+        before = [choice for choice in placement.placed[each.key].choices if choice.replica != lost]
+        if each.pinned and len(before) == len(placement.placed[each.key].choices) - 1 > 0:
+            assert {choice.replica for choice in before} <= set(where(after[each.key])), "it answers where it is"
+
+
+@pytest.mark.parametrize(("adapters", "replicas"), [(1000, 20)])
+def test_a_large_fleet_is_placed_evenly(adapters: int, replicas: int) -> None:
+    items = [item(f"a{number}", 8 * (1 + number % 5), load=1 / (1 + number)) for number in range(adapters)]
+    room = bins(*[sum(each.bytes for each in items) // replicas] * replicas)
+    used = {each.name: 0 for each in room}
+    for key, each in place(items, room, Policy()).placed.items():
+        used[where(each)[0]] += next(one.bytes for one in items if one.key == key)
+    assert max(used.values()) <= 1.02 * min(used.values())
