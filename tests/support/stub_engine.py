@@ -182,8 +182,8 @@ class StubEngine:
                 code = ProblemCode.DOES_NOT_FIT
                 return _problem(Problem(title="full", status=413, code=code, needed=found.bytes, free=free))
             version = VersionState(
-                uid=uid, digest=digest, tier=asked.tier, wanted=asked.tier, pinned=asked.pinned, phase=VersionPhase.LOADING, rank=found.rank, bytes=found.bytes,
-                display=asked.display,
+                uid=uid, digest=digest, tier=asked.tier, wanted=asked.tier, pinned=asked.pinned, rank=found.rank,
+                phase=VersionPhase.LOADING, bytes=found.bytes, display=asked.display,
             )  # fmt: skip
             self._set(version)
             if self.pace == Pace():

@@ -90,8 +90,8 @@ class Plan:
 
     `statuses` are sorted by urgency; they are what should be written and is not yet, or the most urgent part of it.
     `surplus` are the versions that nobody needs any more; `tells_popularity` says that one of the statuses is written
-    for that alone. `needs` are the replicas that the load of each set asks for now. `moves` counts loads of versions that
-    serve elsewhere already.
+    for that alone. `needs` are the replicas that the load of each set asks for now, `moves` counts loads of versions
+    that serve elsewhere already.
     """
 
     actions: tuple[Action, ...] = ()

@@ -12,6 +12,7 @@ from aiohttp import web
 from lorafleet_contracts.admin import EngineState, InspectRequest, Problem, ProblemCode, SourceSpec
 from lorafleet_kube.api import KubeApi
 from lorafleet_operator.core.actions import Inspect, Load, Unload
+from lorafleet_operator.core.places import Choice
 from lorafleet_operator.core.problems import retry_at
 from lorafleet_operator.core.snapshot import InspectionKey, PoolTokens, VersionOn
 from lorafleet_operator.errors import EngineRefusedError, EngineUnreachableError, NotLeadingError
@@ -142,7 +143,7 @@ def test_addresses_of_both_families() -> None:
 
 def action_for(engine: StubEngine, uri: str = "http://assets/a") -> Load:
     """Load what this source holds."""
-    return Load(VersionOn("smol-shared-0", engine.boot_id, "u1", engine.report(uri).digest), uri, "demo", "a", "Why")
+    return Load(VersionOn("smol-shared-0", engine.boot_id, "u1", engine.report(uri).digest), uri, "demo", "a", Choice("smol-shared-0", "Why"))
 
 
 async def test_calls_are_remembered_as_they_end(
