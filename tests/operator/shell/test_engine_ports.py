@@ -143,7 +143,8 @@ def test_addresses_of_both_families() -> None:
 
 def action_for(engine: StubEngine, uri: str = "http://assets/a") -> Load:
     """Load what this source holds."""
-    return Load(VersionOn("smol-shared-0", engine.boot_id, "u1", engine.report(uri).digest), uri, "demo", "a", Choice("smol-shared-0", "Why"))
+    target = VersionOn("smol-shared-0", engine.boot_id, "u1", engine.report(uri).digest)
+    return Load(target, uri, "demo", "a", Choice("smol-shared-0", "Why"))
 
 
 async def test_calls_are_remembered_as_they_end(
