@@ -91,6 +91,13 @@ class HostCache:
             if self._pins[digest] > 0:
                 self._pins[digest] -= 1
 
+    def drop(self, digest: str) -> None:
+        """Evict this blob unless somebody reads it."""
+        with self._lock:
+            if digest in self._entries and not self._pins[digest]:
+                del self._entries[digest], self._usage[digest]
+                self._path(digest).unlink(missing_ok=True)
+
     @property
     def bytes(self) -> int:
         """Bytes that are taken now, reservations included."""

@@ -135,9 +135,11 @@ class Jobs:
         if self._base_dir is not None:
             self._need_packer()
 
-    def release(self, digest: str) -> None:
-        """Let a blob be evicted."""
+    def release(self, digest: str, *, drop: bool = False) -> None:
+        """Let a blob be evicted; with `drop` it is, once the disk tier has had it."""
         self._host.release(digest)
+        if drop:
+            self._keeper.submit(self._host.drop, digest)
 
     def _pack(self, folder: Path, digest: str) -> HostEntry:
         packer = self._need_packer()

@@ -70,9 +70,10 @@ class PackForMerge:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The blob of this digest has been read (or is not wanted any more): it may be evicted."""
+    """The blob of this digest has been read (or is not wanted any more): it may be evicted, and is with `drop`."""
 
     digest: str
+    drop: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def run_loader(connection: "Connection[FromLoader, ToLoader]") -> None:
         while True:
             message = connection.recv()
             if isinstance(message, Release):
-                jobs.release(message.digest)
+                jobs.release(message.digest, drop=message.drop)
             elif isinstance(message, WarmUp):
                 packers.submit(jobs.warm_up)
             else:

@@ -102,10 +102,10 @@ class LoaderClient:
         assert isinstance(result, ForMerge)
         return result
 
-    def release(self, digest: str) -> None:
-        """Unpin a blob."""
+    def release(self, digest: str, *, drop: bool = False) -> None:
+        """Unpin a blob; `drop`: it should not stay on the host tier."""
         if self._child:
-            self._child.send(Release(digest))
+            self._child.send(Release(digest, drop))
 
     def warm_up(self) -> None:
         """Let the loader get ready for its first adapter."""

@@ -216,7 +216,8 @@ class Versions:
 
     @asynccontextmanager
     async def _packed(self, version: Version) -> AsyncIterator[Packed]:
-        """A version's packed bytes on the host tier, kept there meanwhile. Raises JobError."""
+        """A version's packed bytes on the host tier, kept there meanwhile; one that is to be on disk leaves no copy
+        there until it is used. Raises JobError."""
         packed = await self._workers.loader.pack(version.source_uri, version.digest)
         try:
             version.rank, version.bytes = packed.facts.rank, packed.facts.device_bytes
@@ -224,7 +225,7 @@ class Versions:
                 self._metrics.observe_load(phase, packed.start_tier, seconds)
             yield packed
         finally:
-            self._workers.loader.release(version.digest)
+            self._workers.loader.release(version.digest, drop=version.tier is Tier.DISK)
 
     async def _load(self, version: Version, packed: Packed) -> None:
         with self._metrics.time_load("load", packed.start_tier):

@@ -121,3 +121,19 @@ def test_blobs_of_an_earlier_loader_are_removed(tmp_path: Path) -> None:
     HostCache(tmp_path / "host", 100)
 
     assert not any((tmp_path / "host").iterdir())
+
+
+def test_a_dropped_blob_is_gone_unless_somebody_reads_it(tmp_path: Path) -> None:
+    cache = HostCache(tmp_path / "host", 100)
+    path = store(cache, 1, 60)
+
+    cache.drop(digest(1))
+    assert path.exists()
+
+    cache.release(digest(1))
+    cache.drop(digest(1))
+    cache.drop(digest(1))
+
+    assert not path.exists()
+    assert cache.take(digest(1)) is None
+    assert cache.bytes == 0
