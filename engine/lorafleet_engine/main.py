@@ -105,6 +105,7 @@ async def _loop_config(engine: Engine, settings: Settings) -> LoopConfig:
         memory_bytes=settings.memory_bytes,
         utilization_percent=settings.utilization_percent,
         threads=settings.cpu_threads,
+        limits=settings.limits,
         tensor_parallel=settings.tensor_parallel,
         merge=await engine.fetch_merge(),
         probes=engine.probes(),

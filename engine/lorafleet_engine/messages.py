@@ -43,6 +43,14 @@ class StepLimits:
     waiting: int = 4096
 
 
+DEFAULT_LIMITS: dict[Literal["cpu", "cuda"], StepLimits] = {
+    "cpu": StepLimits(tokens=160, sequences=32),
+    "cuda": StepLimits(tokens=2048, sequences=256),
+}
+"""A step computes at most so much at a time: on one core 160 tokens take about 0.4 s, which is how long a prompt may
+keep the other answers waiting."""
+
+
 @dataclass(frozen=True, slots=True)
 class MergeConfig:
     """Start with one adapter in the weights: `blob` holds it in float32."""

@@ -7,13 +7,14 @@ the container's cgroup, read here and nowhere else.
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from lorafleet_contracts.capacity import PROJECTIONS
 from lorafleet_contracts.names import EnginePort
 from lorafleet_engine.errors import SettingsError
+from lorafleet_engine.messages import DEFAULT_LIMITS, StepLimits
 
 GIB = 1 << 30
 INTERPRETER_RESERVE_BYTES = 800 << 20
@@ -85,6 +86,7 @@ class Settings:
     cpu_threads: int
     drain_seconds: int
     log_level: str
+    limits: StepLimits
     merge: MergeSettings | None = None
 
 
@@ -145,6 +147,7 @@ def load_settings(environ: Mapping[str, str], cgroup: Path = CGROUP) -> Settings
         cpu_threads=reader.number("CPU_THREADS", cpu_quota(cgroup), 1, 1024),
         drain_seconds=reader.number("DRAIN_SECONDS", 600, 0, 86_400),
         log_level=_choice(reader, "LOG_LEVEL", ("INFO", "DEBUG", "WARNING", "ERROR")),
+        limits=_limits(reader, device),
         merge=_load_merge(reader),
     )
 
@@ -198,6 +201,16 @@ def _load_caches(reader: _Reader) -> CacheSettings:
         disk_bytes=reader.number("DISK_CACHE_BYTES", 10 * GIB, 1 << 20, 1 << 46),
         disk_dir=Path(reader.text("DISK_CACHE_DIR", "/var/cache/lorafleet")),
         volumes_dir=Path(reader.text("VOLUMES_DIR", "/volumes")),
+    )
+
+
+def _limits(reader: _Reader, device: Literal["cpu", "cuda"]) -> StepLimits:
+    """What suits the device, but for the tokens and the distinct adapters of a step where they are told."""
+    usual = DEFAULT_LIMITS[device]
+    return replace(
+        usual,
+        tokens=reader.number("STEP_TOKENS", usual.tokens, usual.sequences + 1, 1 << 20),
+        distinct_adapters=reader.number("STEP_ADAPTERS", usual.distinct_adapters, 1, 1 << 16),
     )
 
 

@@ -14,7 +14,7 @@ from lorafleet_engine.memory.geometry import RESERVED_PAGES, PoolGeometry, pool_
 from lorafleet_engine.memory.pages import PagePool
 from lorafleet_engine.memory.prefix import PrefixCache
 from lorafleet_engine.memory.residency import Residency, Resident
-from lorafleet_engine.messages import LoopConfig, Parity, PrefixSharing, Quantization, StepLimits
+from lorafleet_engine.messages import DEFAULT_LIMITS, LoopConfig, Parity, PrefixSharing, Quantization, StepLimits
 from lorafleet_engine.model.config import ModelConfig, read_config
 from lorafleet_engine.model.decoder import build_decoder, refill_layers
 from lorafleet_engine.model.merged import LayerMatrices
@@ -25,9 +25,6 @@ from lorafleet_engine.runner.runner import Runner
 from lorafleet_engine.runner.team import Team
 from lorafleet_engine.scheduler.scheduler import Scheduler
 
-DEFAULT_LIMITS = {"cpu": StepLimits(tokens=160, sequences=32), "cuda": StepLimits(tokens=2048, sequences=256)}
-"""A step computes at most so much at a time: on one core 160 tokens take about 0.4 s, which is how long a prompt may
-keep the other answers waiting."""
 FORMS: dict[Quantization, MakeWeight] = {"none": DenseWeight, "fp8": make_fp8}
 """How projections are held."""
 FP8_CAPABILITY = (8, 9)

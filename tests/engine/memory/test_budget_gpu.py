@@ -7,9 +7,9 @@ import torch
 
 from lorafleet_engine.bench.engine import RandomSource
 from lorafleet_engine.bench.workload import QWEN25_7B
-from lorafleet_engine.messages import StepLimits
+from lorafleet_engine.messages import DEFAULT_LIMITS, StepLimits
 from lorafleet_engine.model.config import parse_config
-from lorafleet_engine.runner.assembly import DEFAULT_LIMITS, Placement, assemble
+from lorafleet_engine.runner.assembly import Placement, assemble
 from tests.engine.support.worst import worst_steps
 
 pytestmark = pytest.mark.gpu
