@@ -1,4 +1,5 @@
-"""`lorafleet bench`: runs one part of the benchmark, or merges what parts have recorded into JSON and a report.
+"""`lorafleet bench`: runs one part of the engine's benchmark, merges what parts have recorded into JSON and a report,
+or measures an endpoint (bench/endpoint/).
 
 Registered with the `lorafleet` command, and run as `python -m lorafleet_engine.bench` where nothing is installed but
 torch, triton, safetensors and numpy. Torch is imported when a part runs, not before.
@@ -8,13 +9,13 @@ import argparse
 import datetime
 import importlib
 import json
-import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lorafleet_engine.bench.commit import commit
+from lorafleet_engine.bench.endpoint.command import add_serve
 from lorafleet_engine.bench.merge import NothingToMergeError, merge
 from lorafleet_engine.bench.options import FULL, TINY, Options
 from lorafleet_engine.bench.records import Entry, RecordFile
@@ -38,18 +39,21 @@ PARTS = (
     "matrix",
     "fp8",
     "sweep",
+    "open",
     "source",
 )
 """In an order in which few engines are built."""
 
 
 def register(subparsers: "Subparsers") -> None:
-    """Add `lorafleet bench engine` and `lorafleet bench merge`."""
-    add_commands(subparsers.add_parser("bench", help="measure the engine on the fixed multi-LoRA workload"))
+    """Add `lorafleet bench engine`, `lorafleet bench merge` and `lorafleet bench serve`."""
+    add_commands(
+        subparsers.add_parser("bench", help="measure endpoints, or the engine on the fixed multi-LoRA workload")
+    )
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
-    """The two commands under `parser`."""
+    """The commands under `parser`."""
     commands = parser.add_subparsers(dest="bench", required=True, metavar="COMMAND")
     engine = commands.add_parser("engine", help="run parts; finished cases are skipped")
     engine.add_argument("--part", required=True, action="append", choices=[*PARTS, "all"], help="may be repeated")
@@ -69,6 +73,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     merging.add_argument("--rivals", type=Path, default=Path("docs/benchmarks/rivals.json"))
     merging.add_argument("--bars", type=Path, default=Path("docs/benchmarks/bars.json"))
     merging.set_defaults(run=_merge)
+    add_serve(commands)
 
 
 def _merge(parsed: argparse.Namespace) -> int:
@@ -97,7 +102,7 @@ def _engine(parsed: argparse.Namespace) -> int:
         repeats=parsed.repeats,
         budget_s=parsed.budget,
         utilization_percent=parsed.utilization,
-        commit=parsed.commit or _commit(),
+        commit=parsed.commit or commit(),
     )
     started = time.monotonic()
     bench = Bench(options)
@@ -147,16 +152,6 @@ def _run_case(bench: "Bench", part: str, case: "Case", machine: dict[str, Any], 
     RecordFile(options.records).append(Entry(part, case.key, options.settings(), machine, record))
     summary["done"].append(f"{part} {case.key}")
     print(f"{part}  {case.key}  {json.dumps(record)}", file=sys.stderr, flush=True)
-
-
-def _commit() -> str:
-    git = shutil.which("git")
-    if git is None:
-        return "unknown"
-    found = subprocess.run(
-        [git, "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return found.stdout.strip() if found.returncode == 0 else "unknown"
 
 
 def main(arguments: list[str] | None = None) -> int:

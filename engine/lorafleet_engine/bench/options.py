@@ -16,7 +16,7 @@ class Dims:
     the device's, by utilisation; `batch_tokens` are those of a step where batches are timed alone: enough that prompts
     take as many steps beside answers that have begun as without. Sequences may come to `window`, or `long_window`.
     `chunk` is the prompt that comes beside running decodes, of which a step takes `chunk_tokens`; `streams` those of
-    the server, read by `clients` processes."""
+    the server, read by `clients` processes; `open_requests` come in an open loop, for `open_answer` tokens each."""
 
     name: str
     overrides: dict[str, int]
@@ -43,6 +43,8 @@ class Dims:
     long_window: int
     streams: int
     clients: int
+    open_requests: int
+    open_answer: int
 
 
 FULL = Dims(
@@ -71,6 +73,8 @@ FULL = Dims(
     long_window=32768,
     streams=256,
     clients=4,
+    open_requests=6000,
+    open_answer=64,
 )
 TINY = Dims(
     name="tiny",
@@ -105,6 +109,8 @@ TINY = Dims(
     long_window=256,
     streams=4,
     clients=2,
+    open_requests=30,
+    open_answer=4,
 )
 
 

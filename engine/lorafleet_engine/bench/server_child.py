@@ -46,6 +46,7 @@ class Server:
     """One that is ready; `ready_s` is the time from the start of its process."""
 
     port: int
+    state: int
     admin: int
     ready_s: float
 
@@ -126,7 +127,7 @@ def running_server(plan: ServerPlan) -> Iterator[Server]:
     process = subprocess.Popen([sys.executable, "-m", "lorafleet_engine"], env=environment)
     try:
         _wait_ready(process, state, began + START_S)
-        yield Server(serving, admin, time.monotonic() - began)
+        yield Server(serving, state, admin, time.monotonic() - began)
         process.send_signal(signal.SIGTERM)
         process.wait(30)
     finally:

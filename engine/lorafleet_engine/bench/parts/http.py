@@ -4,7 +4,6 @@ Both cases start the process tree of `python -m lorafleet_engine` over a checkpo
 the page cache), after the same kernels have run in this process, whose compiled files the server finds.
 """
 
-import importlib.util
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,13 +12,11 @@ from typing import Any
 
 from lorafleet_contracts.digest import adapter_files, folder_digest
 from lorafleet_engine.bench.bench import Bench, Case, median, rounded
-from lorafleet_engine.bench.checkpoint import write_checkpoint
-from lorafleet_engine.bench.engine import RandomSource
+from lorafleet_engine.bench.deployed import prepared_server
 from lorafleet_engine.bench.serving import traffic, warm
 from lorafleet_engine.bench.session import BenchError
 from lorafleet_engine.bench.workload import RANKS, write_adapters
 
-NAME = "model"
 STARTS = 1
 """Each takes most of a minute of the device."""
 
@@ -44,7 +41,7 @@ class _Server:
 
     def start(self) -> dict[str, Any]:
         """Times of starts with a warm kernel cache; whether requests after the last of them compile anything."""
-        child, plan = self._prepared()
+        child, plan = prepared_server(self.bench)
         self.bench.session(self.bench.plan()).core.runner.prepare()  # compiles what an engine compiles at its start
         self.bench.drop()
         seconds, compiled = [], []
@@ -69,7 +66,7 @@ class _Server:
 
     def http(self) -> dict[str, Any]:
         """Wall times of the same requests through the server and through the loop in this process."""
-        child, plan = self._prepared()
+        child, plan = prepared_server(self.bench)
         dims = self.bench.dims
         load = traffic(self.bench, None)
         inside = warm(self.bench, self.bench.session(self.bench.plan()), None)
@@ -107,29 +104,6 @@ class _Server:
         digest = folder_digest(adapter.directory, adapter_files(adapter.directory))
         version = server.load(digest, f"pvc://models/{adapter.directory.name}")
         self._check(server.answer(self._bodies(), self.bench.dims.clients, version))
-
-    def _prepared(self) -> tuple[Any, Any]:
-        """The module that starts servers, and the plan of one. Raises BenchError where its libraries are missing."""
-        for name in ("uvicorn", "uvloop", "httptools", "orjson", "pydantic", "starlette", "tokenizers", "jinja2"):
-            if importlib.util.find_spec(name) is None:
-                raise BenchError(f"the server needs {name}, which is not installed here")
-        child = importlib.import_module("lorafleet_engine.bench.server_child")
-        options, dims = self.bench.options, self.bench.dims
-        root = options.sources / f"{dims.name}-server"
-        source = RandomSource(self.bench.device, self.bench.dtype)
-        write_checkpoint(root / "volumes" / "models" / NAME, self.bench.raw, source)
-        settings = {
-            "DEVICE": self.bench.device.type,
-            "DTYPE": dims.dtype,
-            "MAX_MODEL_LEN": str(dims.window),
-            "GPU_UTILIZATION_PERCENT": "92",
-            "HOST_CACHE_BYTES": str(1 << 30),
-            "CPU_THREADS": "1",
-            "PREFIX_CACHE": "off",
-        }
-        if dims.memory_bytes is not None:
-            settings["MEMORY_BYTES"] = str(dims.memory_bytes)
-        return child, child.ServerPlan(root / "volumes", NAME, options.sources / "server-work", settings)
 
     def _bodies(self) -> list[list[dict[str, Any]]]:
         """The base's requests of the serving workload, dealt to the streams."""

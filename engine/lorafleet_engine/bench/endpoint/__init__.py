@@ -1,0 +1,1 @@
+"""`lorafleet bench serve`: the benchmark protocol against an OpenAI-compatible endpoint, with the `bench` extra."""
