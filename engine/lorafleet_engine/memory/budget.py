@@ -25,6 +25,8 @@ GRAPH_EVERY = 8
 """Batch sizes between two graphs; four are below the first (runner/graphs.py)."""
 MIXED_GRAPHS, MIXED_TOKENS = 24, 1024
 """Graphs of steps with prompts, each with about twice a decode step's launches; most tokens of prompts in one."""
+SHARED_ROWS, SHARED_CHUNKS = 512, 16
+"""Rows of queries that programs sharing the contexts of a few chunks leave, and of how many chunks (graphs' most)."""
 GRAPH_LAYER_BYTES = 280_000
 """What the driver holds of one layer of a captured step: 487 MB for 70 graphs of 28 layers were measured."""
 DRAWN_ROWS = 64
@@ -104,7 +106,8 @@ def cuda_bytes(shape: ModelShape, limits: StepLimits, max_model_len: int, dtype_
     held = graphs * shape.layers * GRAPH_LAYER_BYTES
     mixed = limits.sequences + min(MIXED_TOKENS, limits.tokens)
     tokens = (limits.tokens + limits.sequences + mixed) * _token_bytes(shape, dtype_bytes)
-    splits = 4 * limits.sequences * shape.heads * (shape.head_dim + 2) * FLOAT_BYTES
+    splits = 4 * limits.sequences * shape.heads + SHARED_ROWS * (shape.heads + SHARED_CHUNKS * shape.kv_heads)
+    splits *= (shape.head_dim + 2) * FLOAT_BYTES
     adapters = 2 * limits.rank_sum * (limits.tokens // 16 + limits.sequences) * FLOAT_BYTES
     adapters += 3 * limits.rank_sum * mixed * dtype_bytes
     numbers = limits.sequences * pages_for_tokens(max_model_len) * INDEX_BYTES

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import torch
 
-from lorafleet_engine.kernels.lora import TileShape
+from lorafleet_engine.kernels.lora import FEW_TOKENS, MANY_TOKENS, TileShape
 from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.runner.lora_work import most_work
 from lorafleet_engine.runner.packing import StepShape
@@ -19,6 +19,9 @@ SEQUENCE_STEP = 8
 """Decodes are rounded up to multiples of this, and to powers of two below it."""
 MIXED_DECODES, MIXED_TOKENS = (16, 64), (64, 192, 512, 1024)
 """Decodes (and as many as a step may have) and tokens of prompts that steps with both are rounded up to."""
+MIXED_FEW = 192
+"""Tokens of prompts up to which such a step's adapters are computed as in decode steps: its decodes have few tokens
+each."""
 MIXED_CHUNKS = 16
 """How many prompts' chunks such a step may have."""
 ROW_STEP = 128
@@ -46,18 +49,11 @@ def rounded(shape: StepShape, most_pages: int, limits: StepLimits) -> StepShape:
     return replace(shape, tokens=tokens, decodes=decodes, samples=decodes, pages=pages, rows=rows, lists=lists)
 
 
-def decode_shapes(most_pages: int, limits: StepLimits, tiles: TileShape | None) -> list[StepShape]:
+def decode_shapes(most_pages: int, limits: StepLimits, *, tiled: bool) -> list[StepShape]:
     """Every shape that decode steps are rounded to, the largest first; with LoRA only where it runs in tiles."""
     sizes = sorted({batch_size(count) for count in range(1, limits.sequences + 1)}, reverse=True)
     shapes = [StepShape(size, size, size * most_pages, size, 0) for size in sizes]
-    if tiles is None:
-        return shapes
-    worked = [most_work(shape.decodes, tiles, limits) for shape in shapes]
-    return [
-        both
-        for shape, (rows, lists) in zip(shapes, worked, strict=True)
-        for both in (replace(shape, rows=rows, lists=lists), shape)
-    ]
+    return _with_and_without(shapes, limits) if tiled else shapes
 
 
 def mixed_shape(exact: StepShape, most_pages: int, limits: StepLimits) -> StepShape | None:
@@ -68,18 +64,26 @@ def mixed_shape(exact: StepShape, most_pages: int, limits: StepLimits) -> StepSh
     return next(fitting, None)
 
 
-def mixed_shapes(most_pages: int, limits: StepLimits, tiles: TileShape | None) -> list[StepShape]:
+def mixed_shapes(most_pages: int, limits: StepLimits, *, tiled: bool) -> list[StepShape]:
     """Every shape that mixed_shape gives, the largest first; with LoRA as decode_shapes has it."""
-    shapes = reversed(_mixed(most_pages, limits))
-    return [
-        each for shape in shapes for each in ((shape,) if tiles is None else (with_lora(shape, tiles, limits), shape))
-    ]
+    shapes = list(reversed(_mixed(most_pages, limits)))
+    return _with_and_without(shapes, limits) if tiled else shapes
 
 
-def with_lora(shape: StepShape, tiles: TileShape, limits: StepLimits) -> StepShape:
+def tiles_of(shape: StepShape) -> TileShape:
+    """How the adapters of a step of this shape, rounded or not, are computed."""
+    prompts = shape.tokens - shape.decodes
+    return FEW_TOKENS if prompts == 0 or (shape.mixed and prompts <= MIXED_FEW) else MANY_TOKENS
+
+
+def with_lora(shape: StepShape, limits: StepLimits) -> StepShape:
     """The shape of such a step whose tokens have adapters."""
-    rows, lists = most_work(shape.tokens, tiles, limits)
+    rows, lists = most_work(shape.tokens, tiles_of(shape), limits)
     return replace(shape, rows=rows, lists=lists)
+
+
+def _with_and_without(shapes: list[StepShape], limits: StepLimits) -> list[StepShape]:
+    return [each for shape in shapes for each in (with_lora(shape, limits), shape)]
 
 
 @lru_cache(maxsize=8)

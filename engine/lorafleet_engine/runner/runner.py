@@ -13,12 +13,14 @@ from lorafleet_engine.model.config import ModelConfig
 from lorafleet_engine.model.decoder import Decoder
 from lorafleet_engine.model.rope import rope_table
 from lorafleet_engine.runner.graphs import (
+    MIXED_FEW,
     GraphCache,
     batch_size,
     decode_shapes,
     mixed_shape,
     mixed_shapes,
     rounded,
+    tiles_of,
     with_lora,
 )
 from lorafleet_engine.runner.inputs import InputBuilder
@@ -89,8 +91,8 @@ class Runner:
             self._pack(plan, work, shape)
             self._staging.send(self._packed[: shape.size])
             self._forward(self._packed[: shape.size], shape)
-        shapes = decode_shapes(self._most_pages, self._limits, FEW_TOKENS if self._tiled else None)
-        shapes += mixed_shapes(self._most_pages, self._limits, MANY_TOKENS if self._tiled else None)
+        shapes = decode_shapes(self._most_pages, self._limits, tiled=self._tiled)
+        shapes += mixed_shapes(self._most_pages, self._limits, tiled=self._tiled)
         for shape in shapes:
             ints = self._pack(NOTHING, None, shape)
             self._staging.send(self._packed[: len(ints)])
@@ -175,9 +177,9 @@ class Runner:
             exact = exact_shape(plan, work)
             shape = rounded(exact, self._most_pages, self._limits)
         else:
-            work = self._lora_work(plan, mixed.decodes, mixed.tokens)
+            work = self._lora_work(plan, mixed.decodes, mixed)
             exact = exact_shape(plan, work)
-            shape = mixed if work is None else with_lora(mixed, MANY_TOKENS, self._limits)
+            shape = mixed if work is None else with_lora(mixed, self._limits)
         self._send(plan, work, shape)
         return exact, shape
 
@@ -187,12 +189,13 @@ class Runner:
             return None
         return mixed_shape(exact_shape(plan, None), self._most_pages, self._limits)
 
-    def _lora_work(self, plan: StepPlan, decodes: int, least: int = 0) -> LoraWork | None:
-        """The step's lists, kept as long as the same sequences decode."""
+    def _lora_work(self, plan: StepPlan, decodes: int, mixed: StepShape | None = None) -> LoraWork | None:
+        """The step's lists, kept as long as the same sequences decode; in a graph of shape `mixed` if there is one."""
         if not self._tiled or not plan.adapters:
             return None
         if plan.decodes < len(plan.works):
-            return lora_work(plan, MANY_TOKENS, decodes, least)
+            tiles, least = (MANY_TOKENS, 0) if mixed is None else (tiles_of(mixed), mixed.tokens)
+            return lora_work(plan, tiles, decodes, least)
         sequences = [work.sequence for work in plan.works]
         if sequences != self._work[0]:
             self._work = sequences, lora_work(plan, FEW_TOKENS, decodes)
@@ -217,7 +220,7 @@ class Runner:
         tokens = limits.tokens + sequences
         tables = sequences * self._most_pages
         rows, lists = max(
-            (most_work(tokens, MANY_TOKENS, limits), most_work(sequences, FEW_TOKENS, limits)),
+            (most_work(tokens, MANY_TOKENS, limits), most_work(sequences + MIXED_FEW, FEW_TOKENS, limits)),
             key=lambda most: most[1].pairs,
         )
         lora = 2 * (rows + MANY_TOKENS.ranks * limits.sequences) + tokens

@@ -95,15 +95,19 @@ class Case:
         return torch.cat(out)
 
 
-def check(case: Case, spread: tuple[int, int] | None = None) -> None:
-    """The kernels as the engine sets them (or at another spread): right everywhere, and the same again."""
+def check(case: Case, spread: tuple[int, int] | None = None, splits: int = 0, least: int = 0) -> None:
+    """The kernels as the engine sets them (or at another spread, or with contexts of chunks split otherwise): right
+    everywhere, and the same again."""
     from lorafleet_engine.kernels.attention import kernel
 
     dtype = case.query.dtype
     work = kernel.list_work(case.contexts, dtype)
     if spread:
         work = kernel.listed(case.contexts, work.tile, work.chunk_tile, kernel.Spread(*spread))
-    for scratch in (work.partial, work.stats):
+    if splits:
+        tile = replace(work.chunk_tile, splits=splits, least=least)
+        work = kernel.listed(case.contexts, work.tile, tile, kernel.spread_of(case.contexts.decodes))
+    for scratch in (work.partial, work.stats, *work.shared[1:]):
         scratch.fill_(math.nan)
     out = torch.full_like(case.query, math.nan)
     kernel.attend_into(out, case.query, case.keys, case.values, work)
@@ -226,6 +230,32 @@ def test_rotate_and_attend(
     cache[0][slots] = case.keys[slots]
     for got, wanted in zip(cache, (case.keys, case.values), strict=True):
         assert torch.equal(got.nan_to_num(), wanted.nan_to_num())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("splits", "least"), [(2, 16), (8, 256)])
+@pytest.mark.parametrize(
+    ("heads", "lengths", "chunks", "window"),
+    [
+        pytest.param(SMALL, [], [(0, 40), (150, 3), (63, 5), (64, 1)], None, id="small"),
+        pytest.param(ODD, [3], [(150, 9)], 33, id="small-window"),
+        (QWEN, [200] * 9, [(8000, 192)], None),
+        (QWEN, [], [(1024, 1), (5000, 64), (0, 30), (63, 5), (8191, 1)], None),
+        *(pytest.param(*group.values, [], [(700, 33)], None, id=group.id) for group in GROUPS),
+    ],
+)
+def test_chunks_in_splits(
+    device: torch.device,
+    dtype: torch.dtype,
+    splits: int,
+    least: int,
+    heads: Heads,
+    lengths: list[int],
+    chunks: list[tuple[int, int]],
+    window: int | None,
+) -> None:
+    """Also where a row sees nothing in the last split, and where a context has fewer blocks than splits."""
+    check(Case(heads, lengths, chunks, device, dtype, window), None, splits, least)
 
 
 @pytest.mark.parametrize("window", [None, 9])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lorafleet_engine.adapters.pack import pack_adapter
-from lorafleet_engine.kernels.lora import MANY_TOKENS
+from lorafleet_engine.kernels.lora import FEW_TOKENS, MANY_TOKENS, TileShape
 from lorafleet_engine.messages import LoopConfig, StepLimits
 from lorafleet_engine.runner.assembly import EngineCore, start_core
 from lorafleet_engine.runner.graphs import decode_shapes, mixed_shape, mixed_shapes, rounded, with_lora
@@ -85,7 +85,9 @@ def test_rounded_shapes_are_few_and_large_enough() -> None:
             shapes.add(shape)
     assert len({shape.decodes for shape in shapes}) == 4 + 7
     assert len(shapes) == 11 * 5
-    assert {shape for shape in shapes if not shape.rows} <= set(decode_shapes(128, StepLimits(sequences=64), None))
+    assert {shape for shape in shapes if not shape.rows} <= set(
+        decode_shapes(128, StepLimits(sequences=64), tiled=False)
+    )
     assert rounded(StepShape(1, 1, 100, 1, 0), 100, StepLimits()).pages == 100
     mixed = rounded(StepShape(7, 3, 4, 2, 5, ((4, 4),)), 100, StepLimits())
     assert mixed == StepShape(8, 4, 4, 2, 5, ((4, 4),))
@@ -113,10 +115,15 @@ def test_steps_with_few_tokens_of_prompts_have_few_shapes() -> None:
         for count in range(1, 1025, 7)
     }
     assert None not in shapes
-    captured = set(mixed_shapes(most, limits, MANY_TOKENS))
+    captured = set(mixed_shapes(most, limits, tiled=True))
     assert shapes <= captured
     assert len(captured) == 2 * len(shapes) == 2 * 3 * 4
-    assert {with_lora(shape, MANY_TOKENS, limits) for shape in shapes if shape} <= captured
+    assert {with_lora(shape, limits) for shape in shapes if shape} <= captured
+    kinds: dict[TileShape, set[int]] = {FEW_TOKENS: set(), MANY_TOKENS: set()}
+    for shape in captured:
+        if shape.lists.segments:
+            kinds[shape.lists.shape].add(shape.tokens - shape.decodes)
+    assert kinds == {FEW_TOKENS: {64, 192}, MANY_TOKENS: {512, 1024}}
     close = mixed_shape(StepShape(17 + 64, 17, 9, 18, 0, ((64, 64),)), most, limits)
     assert close is not None
     assert (close.decodes, close.tokens, close.samples) == (64, 64 + 64, 80)

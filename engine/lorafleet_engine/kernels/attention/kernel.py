@@ -16,6 +16,9 @@ FEW = 8
 """Sequences below which a context is cut finely, because nothing else fills the device."""
 MANY = 64
 """Sequences from which on smaller programs are faster, because more of them share a multiprocessor."""
+CHUNK_SPLITS = ((64, 8), (192, 3))
+"""Tokens of chunks up to which, and programs that share a block's context: so few blocks leave most of the device
+waiting for memory."""
 LEAST_LINES = 16
 """What a matrix product sums over at least."""
 FEW_LISTED = 32
@@ -33,8 +36,10 @@ def decode_tile(dtype: torch.dtype, sequences: int) -> DecodeTile:
     return DecodeTile(64, 4, 3, 4 if sequences < FEW else 8)
 
 
-def prefill_tile(dtype: torch.dtype) -> PrefillTile:
-    return PrefillTile(32, 32, 8, 1, 1) if dtype == torch.float32 else PrefillTile(64, 64, 4, 3, 2)
+def prefill_tile(dtype: torch.dtype, tokens: int) -> PrefillTile:
+    """The tile for chunks of so many tokens in all."""
+    splits = next((splits for most, splits in CHUNK_SPLITS if tokens <= most), 1)
+    return PrefillTile(32, 32, 8, 1, 1, splits) if dtype == torch.float32 else PrefillTile(64, 64, 4, 3, 2, splits)
 
 
 def spread_of(sequences: int) -> Spread:
@@ -45,8 +50,8 @@ def spread_of(sequences: int) -> Spread:
 
 def list_work(contexts: StepContexts, dtype: torch.dtype) -> ListedWork:
     """List the step's splits and blocks, once for all layers; `dtype` is that of query and cache."""
-    decodes = contexts.decodes
-    return listed(contexts, decode_tile(dtype, decodes), prefill_tile(dtype), spread_of(decodes))
+    decodes, tokens = contexts.decodes, sum(tokens for tokens, _ in contexts.chunks)
+    return listed(contexts, decode_tile(dtype, decodes), prefill_tile(dtype, tokens), spread_of(decodes))
 
 
 def listed(contexts: StepContexts, tile: DecodeTile, chunk_tile: PrefillTile, spread: Spread) -> ListedWork:
@@ -61,13 +66,23 @@ def listed(contexts: StepContexts, tile: DecodeTile, chunk_tile: PrefillTile, sp
     splits, blocks, arrived = torch.empty(sum(ints), device=device, dtype=torch.int32).split(ints)
     floats = [capacity * heads.query * heads.dim, capacity * heads.query * 2]
     partial, stats = torch.empty(sum(floats), device=device, dtype=torch.float32).split(floats)
-    work = ListedWork(contexts, splits, arrived, partial, stats, blocks, tile, chunk_tile)
+    shared = _shared(contexts, chunk_tile, count)
+    work = ListedWork(contexts, splits, arrived, partial, stats, blocks, tile, chunk_tile, shared)
     if decodes:
         _list_splits(work, spread)
     if contexts.chunks:
         blocks.zero_()  # where there are fewer: such a block has no queries
         _list_blocks(work, queries)
     return work
+
+
+def _shared(contexts: StepContexts, tile: PrefillTile, blocks: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Room for what programs that share a block's context leave: none where each has one to itself."""
+    device, programs = contexts.pages.device, blocks * contexts.heads.kv if tile.splits > 1 else 0
+    lines = programs * tile.splits * tile.rows
+    floats = [lines * triton.next_power_of_2(contexts.heads.dim), lines * 2]
+    partial, stats = torch.empty(sum(floats), device=device, dtype=torch.float32).split(floats)
+    return torch.empty(programs, device=device, dtype=torch.int32), partial, stats
 
 
 def _list_splits(work: ListedWork, spread: Spread) -> None:
@@ -98,8 +113,10 @@ def _list_blocks(work: ListedWork, queries: int) -> None:
         contexts.chunk_counts,
         contexts.table_starts,
         work.blocks,
+        work.shared[0],
         len(contexts.chunks),
         contexts.decodes,
+        work.shared[0].shape[0],
         QUERIES=queries,
         PADDED=MOST_LISTED,
         RECORD=prefill.RECORD,
@@ -182,18 +199,21 @@ def attend_chunks(
 ) -> None:
     """Fill the rows of the chunks of prompts."""
     heads, tile = work.contexts.heads, work.chunk_tile
-    prefill.attend_blocks[(work.blocks.shape[0] // prefill.RECORD, heads.kv)](
+    prefill.attend_blocks[(work.blocks.shape[0] // prefill.RECORD, heads.kv, tile.splits)](
         query,
         keys,
         values,
         work.contexts.pages,
         work.blocks,
+        *work.shared,
         out,
         heads.dim**-0.5 * LOG2_E,
         ROWS=tile.rows,
         BLOCK=tile.block,
         STAGES=tile.stages,
         MASKED=tile.masked,
+        SPLITS=tile.splits,
+        LEAST=tile.least,
         RECORD=prefill.RECORD,
         num_warps=tile.warps,
         **_model(query, work),

@@ -20,13 +20,16 @@ class DecodeTile:
 @dataclass(frozen=True, slots=True)
 class PrefillTile:
     """How chunks are computed: rows (queries x heads of a group) and tokens of a block, warps, blocks under way
-    where all is visible and where some is not."""
+    where all is visible and where some is not; programs that share a block's context at most, and tokens that each of
+    them gets at least."""
 
     rows: int
     block: int
     warps: int
     stages: int
     masked: int
+    splits: int = 1
+    least: int = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,8 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class ListedWork:
-    """A step's contexts with the lists that the kernels walk, and room for what splits leave to be joined."""
+    """A step's contexts with the lists that the kernels walk, and room for what splits leave to be joined: `arrived`,
+    `partial` and `stats` of single tokens, `shared` the same of chunks."""
 
     contexts: StepContexts
     splits: torch.Tensor
@@ -49,3 +53,4 @@ class ListedWork:
     blocks: torch.Tensor
     tile: DecodeTile
     chunk_tile: PrefillTile
+    shared: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
