@@ -72,6 +72,7 @@ def make_case(seed: int = 0, seconds: float = DAY_SECONDS, rate: float = RATE) -
         seconds=seconds,
         losses=(LOSS,) if seconds > LOSS.at else (),
         sample_seconds=SAMPLE_SECONDS,
+        replicas=3,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lorafleet_contracts.capacity import effective_capacity
+from lorafleet_contracts.capacity import effective_capacity, pool_size
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_contracts.resources.pool import CapacityStatus, LoraPoolStatus
 from lorafleet_operator.core.capability import ASSUMED_PENALTY_PERCENT, ASSUMED_REQUESTS_PER_S
@@ -29,7 +29,7 @@ PEAK_SECONDS = 300.0
 """A tenant's peak is its busiest interval of this length."""
 SETTLE_SHARE = 0.5
 LONGEST_SETTLE_SECONDS = 3600.0
-"""What comes before is the way up from `replicas.min`, and does not count as needed."""
+"""What comes before does not count as needed: popularity is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,32 +100,47 @@ def forecast(
     assert pool.spec is not None
     capacity = terms.capacity or ASSUMED_CAPACITY
     penalty = ASSUMED_PENALTY_PERCENT if terms.penalty_percent is None else terms.penalty_percent
-    effective = float(effective_capacity(capacity, penalty))
+    effective = effective_capacity(capacity, penalty)
+    seconds = math.ceil(float(arrivals.times[-1]) / 60.0) * 60.0 or 60.0
     memory = replica_memory(pool.spec, terms.base.shape, terms.gpu)
     case = Case(
-        pool=unbound(pool, terms.capacity, penalty),
+        pool=unbound(pool, _measured(terms.capacity, penalty, arrivals)),
         adapters=adapters,
         tenants=tenants,
         namespaces=namespaces,
         files=assume_files(pool.spec, adapters, terms.base.shape, terms.ranks, terms.known),
-        profile=EngineProfile(pool.spec.base_model.name, memory, effective, float(capacity)),
+        profile=EngineProfile(pool.spec.base_model.name, memory, float(effective), float(capacity)),
         callers=demand.callers,
         arrivals=arrivals,
-        seconds=math.ceil(float(arrivals.times[-1]) / 60.0) * 60.0 or 60.0,
+        seconds=seconds,
+        replicas=pool_size(Fraction(len(arrivals) / seconds), effective, pool.spec.replicas.redundancy),
     )
     outcome = simulate(case)
-    return _sum_up(case, outcome, _Price(float(capacity), effective), _assumptions(terms, case))
+    return _sum_up(case, outcome, _Price(float(capacity), float(effective)), _assumptions(terms, case))
 
 
-def unbound(pool: Pool, capacity: Fraction | None, penalty_percent: int) -> Pool:
-    """The pool as it would size itself if its owner set no upper bound. A given capacity counts as measured."""
+def unbound(pool: Pool, capacity: CapacityStatus | None) -> Pool:
+    """The pool as it would size itself if its owner set no upper bound."""
     assert pool.spec is not None
     replicas = pool.spec.replicas.model_copy(update={"max": MOST_REPLICAS, "mode": "Managed", "desired": 1})
-    status = LoraPoolStatus()
-    if capacity is not None:
-        measured = CapacityStatus(value=f"{float(capacity):.3f}", source="Measured", penalty_percent=penalty_percent)
-        status = LoraPoolStatus(capacity=measured)
-    return replace(pool, spec=pool.spec.model_copy(update={"replicas": replicas}), status=status)
+    return replace(
+        pool,
+        spec=pool.spec.model_copy(update={"replicas": replicas}),
+        status=LoraPoolStatus(capacity=capacity),
+    )
+
+
+def _measured(capacity: Fraction | None, penalty_percent: int, arrivals: Arrivals) -> CapacityStatus | None:
+    """A given capacity counts as measured, with requests of the mean length."""
+    if capacity is None:
+        return None
+    length = float(np.mean(arrivals.prompt_tokens + arrivals.completion_tokens))
+    return CapacityStatus(
+        value=f"{float(capacity):.3f}",
+        tokens=f"{float(capacity) * length:.3f}",
+        source="Measured",
+        penalty_percent=penalty_percent,
+    )
 
 
 @dataclass(frozen=True, slots=True)

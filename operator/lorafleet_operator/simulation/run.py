@@ -40,7 +40,8 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is simulated. `files` maps adapter uids to what their files are; `seconds` is how long traffic lasts."""
+    """What is simulated. `files` maps adapter uids to what their files are; `seconds` is how long traffic lasts, and
+    `replicas` how many there are when it begins, if that is more than the pool's least (it is in operation already)."""
 
     pool: Pool
     adapters: tuple[Adapter, ...]
@@ -53,6 +54,7 @@ class Case:
     seconds: float
     losses: Sequence[Loss] = field(default=())
     sample_seconds: float = 60.0
+    replicas: int = 0
 
 
 def simulate(case: Case) -> Outcome:
@@ -66,7 +68,7 @@ class _Run:
         self._clock = Clock(EPOCH)
         self._plan_at = EPOCH
         self._debounce = WARM_DEBOUNCE_SECONDS
-        objects = (case.pool, case.adapters, case.tenants)
+        objects = (_raised(case.pool, case.replicas), case.adapters, case.tenants)
         self._cluster = Cluster(self._clock, case.profile, objects, self._changed)
         self._calls = Calls(self._clock, case.files, self._cluster.engine, self._changed)
         self._router = Router(self._cluster)
@@ -77,6 +79,7 @@ class _Run:
 
     def run(self) -> Outcome:
         self._warm_up()
+        self._cluster.pool = replace(self._cluster.pool, spec=self._case.pool.spec)
         self._start = self._clock.now
         for loss in self._case.losses:
             self._clock.after(loss.at, lambda loss=loss: self._lose(loss))  # type: ignore[misc]
@@ -180,3 +183,11 @@ class _Run:
             tokens = (int(arrivals.prompt_tokens[row]), int(arrivals.completion_tokens[row]))
             waited = pick.engine.serve((caller.tenant, pick.version), tokens, now, extra)
             self._meter.served(int(callers[row]), cold, waited + extra)
+
+
+def _raised(pool: Pool, replicas: int) -> Pool:
+    """The pool with at least so many replicas."""
+    assert pool.spec is not None
+    wanted = pool.spec.replicas
+    raised = wanted.model_copy(update={"min": max(wanted.min, replicas)})
+    return replace(pool, spec=pool.spec.model_copy(update={"replicas": raised}))
