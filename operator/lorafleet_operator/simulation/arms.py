@@ -16,7 +16,7 @@ import numpy as np
 
 from lorafleet_contracts.admin import Tier
 from lorafleet_operator.simulation.calls import Files
-from lorafleet_operator.simulation.engines import EngineProfile
+from lorafleet_operator.simulation.engines import EngineProfile, Lanes
 from lorafleet_operator.simulation.measures import Sample
 from lorafleet_operator.simulation.run import Case, Loss
 
@@ -43,11 +43,11 @@ class _Replica:
 
     number: int
     budget: int
+    lanes: Lanes
     held: OrderedDict[str, int] = field(default_factory=OrderedDict)
     fetched: set[str] = field(default_factory=set)
     used: int = 0
     busy: list[float] = field(default_factory=list)
-    free_at: float = 0.0
 
     def outstanding(self, now: float) -> int:
         while self.busy and self.busy[0] <= now:
@@ -69,9 +69,9 @@ class _Replica:
         return Tier.HOST if known else None
 
     def serve(self, now: float, profile: EngineProfile, extra: float, tokens: int) -> float:
-        start = max(now, self.free_at)
-        self.free_at = start + 1.0 / profile.capacity
-        heapq.heappush(self.busy, start + extra + tokens * profile.token_seconds)
+        seconds = extra + profile.answer_seconds(tokens)
+        start = self.lanes.take(now, seconds)
+        heapq.heappush(self.busy, start + seconds)
         return start - now + extra
 
 
@@ -110,13 +110,13 @@ class _Fleet:
             return
         del self._replicas[count:]
         while len(self._replicas) < max(count, 1):
-            self._replicas.append(_Replica(len(self._replicas), self._profile.memory.adapters))
+            self._replicas.append(self._fresh(len(self._replicas)))
         self._homes.clear()
 
     def lose(self, loss: Loss) -> None:
         """One replica starts anew with nothing on it."""
         place = min(loss.place, len(self._replicas) - 1)
-        self._replicas[place] = _Replica(place, self._profile.memory.adapters)
+        self._replicas[place] = self._fresh(place)
         self._homes.clear()
 
     def serve(self, uid: str, now: float, tokens: int) -> tuple[bool, float]:
@@ -126,6 +126,9 @@ class _Fleet:
         cold = tier != Tier.GPU
         extra = self._profile.load_seconds(size, tier) if cold else 0.0
         return cold, replica.serve(now, self._profile, extra, tokens)
+
+    def _fresh(self, number: int) -> _Replica:
+        return _Replica(number, self._profile.memory.adapters, Lanes(self._profile.lanes))
 
     def _least(self, uid: str, now: float) -> _Replica:
         return min(self._replicas, key=lambda each: (each.outstanding(now), each.number))

@@ -65,7 +65,11 @@ def make_case(seed: int = 0, seconds: float = DAY_SECONDS, rate: float = RATE) -
         namespaces=namespaces | {"serving": {}},
         files=assume_files(pool.spec, adapters, shape, Ranks(16, ranks), {}),
         profile=EngineProfile(
-            pool.spec.base_model.name, replica_memory(pool.spec, shape, "h100"), CAPACITY, BASE_CAPACITY
+            pool.spec.base_model.name,
+            replica_memory(pool.spec, shape, "h100"),
+            CAPACITY,
+            BASE_CAPACITY,
+            float(np.mean(arrivals.completion_tokens)),
         ),
         callers=demand.callers,
         arrivals=arrivals,

@@ -21,6 +21,7 @@ from lorafleet_contracts.capacity import MemoryBudget
 from lorafleet_contracts.names import version_key
 
 GATEWAY = "simulated"
+TOKEN_SECONDS = 0.02
 UsageKey = tuple[str, str]
 """A tenant (`namespace/name`) and a version key."""
 
@@ -29,19 +30,29 @@ UsageKey = tuple[str, str]
 class EngineProfile:
     """What all engines of a run are like.
 
-    `capacity` is in requests per second, with adapters, `base_capacity` without; `token_seconds` are between two
-    tokens; rates are bytes per second from the source, the disk tier and the host tier, each to the next.
+    `capacity` is in requests per second, with adapters, `base_capacity` without, both for answers of `answer_tokens` in
+    the mean. Rates are bytes per second from the source, the disk tier and the host tier, each to the next.
     """
 
     base: str
     memory: MemoryBudget
     capacity: float
     base_capacity: float
-    token_seconds: float = 0.02
+    answer_tokens: float = 128.0
     start_seconds: float = 120.0
     source_rate: float = 500e6
     disk_rate: float = 2e9
     host_rate: float = 50e9
+
+    @property
+    def lanes(self) -> int:
+        """Requests that are answered side by side, when a token takes TOKEN_SECONDS."""
+        return max(1, round(self.capacity * self.answer_tokens * TOKEN_SECONDS))
+
+    def answer_seconds(self, tokens: int, merged: bool = False) -> float:
+        """How long one answer takes, so that all lanes together do what the capacity says."""
+        capacity = self.base_capacity if merged else self.capacity
+        return tokens * self.lanes / (capacity * self.answer_tokens)
 
     def load_seconds(self, size: int, tier: Tier | None) -> float:
         """From a tier (None: the source) to the GPU."""
@@ -51,6 +62,19 @@ class EngineProfile:
         if tier is None:
             seconds += 0.05 + size / self.source_rate
         return seconds
+
+
+class Lanes:
+    """So many requests at once; who comes when all are busy waits for the first one that ends."""
+
+    def __init__(self, count: int) -> None:
+        self._free_at = [0.0] * count
+
+    def take(self, now: float, seconds: float) -> float:
+        """Occupy a lane for `seconds`; returns when that begins."""
+        start = max(now, self._free_at[0])
+        heapq.heapreplace(self._free_at, start + seconds)
+        return start
 
 
 @dataclass(slots=True)
@@ -65,12 +89,15 @@ class Engine:
     versions: dict[str, VersionState] = field(default_factory=dict)
     on_disk: set[str] = field(default_factory=set)
     served: int = 0
-    _free_at: float = 0.0
+    _lanes: Lanes = field(init=False)
     _busy: list[tuple[float, int, UsageKey, int, int]] = field(default_factory=list)
     _usage: dict[UsageKey, UsageState] = field(default_factory=dict)
     _counts: dict[UsageKey, list[int]] = field(default_factory=dict)
     _used_at: dict[str, int] = field(default_factory=dict)
     _seq: int = 0
+
+    def __post_init__(self) -> None:
+        self._lanes = Lanes(self.profile.lanes)
 
     @property
     def merged_version(self) -> str | None:
@@ -132,12 +159,11 @@ class Engine:
     def serve(self, usage: UsageKey, tokens: tuple[int, int], now: float, extra: float) -> float:
         """Take one request whose adapter takes `extra` seconds to come; returns for how long it waits for its turn.
 
-        The engine works off `capacity` requests a second, whatever is beyond that queues.
+        Beyond `capacity` requests a second the engine's lanes are all busy, and whatever comes queues.
         """
-        start = max(now, self._free_at)
-        capacity = self.profile.base_capacity if self.merged else self.profile.capacity
-        self._free_at = start + 1.0 / capacity
-        end = start + extra + tokens[1] * self.profile.token_seconds
+        seconds = extra + self.profile.answer_seconds(tokens[1], self.merged is not None)
+        start = self._lanes.take(now, seconds)
+        end = start + seconds
         self.served += 1
         if not self.merged and usage[1] in self.versions:
             self._used_at[usage[1]] = self.served
@@ -149,7 +175,7 @@ class Engine:
         """What its state port answers."""
         self._seq += 1
         memory, outstanding = self.profile.memory, self.outstanding(now)
-        queue = min(int(max(self._free_at - now, 0.0) * self.profile.capacity), outstanding)
+        queue = max(outstanding - self.profile.lanes, 0)
         return EngineState(
             boot_id=self.boot_id,
             seq=self._seq,

@@ -109,7 +109,7 @@ def forecast(
         tenants=tenants,
         namespaces=namespaces,
         files=assume_files(pool.spec, adapters, terms.base.shape, terms.ranks, terms.known),
-        profile=EngineProfile(pool.spec.base_model.name, memory, float(effective), float(capacity)),
+        profile=EngineProfile(pool.spec.base_model.name, memory, float(effective), float(capacity), _mean(arrivals)),
         callers=demand.callers,
         arrivals=arrivals,
         seconds=seconds,
@@ -141,6 +141,10 @@ def _measured(capacity: Fraction | None, penalty_percent: int, arrivals: Arrival
         source="Measured",
         penalty_percent=penalty_percent,
     )
+
+
+def _mean(arrivals: Arrivals) -> float:
+    return max(float(np.mean(arrivals.completion_tokens)), 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,6 +183,8 @@ class _Run:
             tokens = (int(arrivals.prompt_tokens[row]), int(arrivals.completion_tokens[row]))
             waited = pick.engine.serve((caller.tenant, pick.version), tokens, now, extra)
             self._meter.served(int(callers[row]), cold, waited + extra)
+            if cold:
+                self._router.forget()  # it has come to the GPU, and others may have made way
 
 
 def _raised(pool: Pool, replicas: int) -> Pool:

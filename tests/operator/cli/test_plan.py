@@ -53,6 +53,16 @@ def planned(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str,
 SHORT = ("--rps", "2", "--hours", "0.2", "--capacity-rps", "10", "--penalty", "0.2")
 
 
+def test_the_source_documents_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """40 tenants, 30 requests/s, 10 less 20 % a GPU: ceil(30 / 8) + 1 against 40 (docs/capacity.md)."""
+    folder = write(tmp_path, teams=40)
+    load = ("--rps", "30", "--capacity-rps", "10", "--penalty", "0.2", "--hours", "0.5")
+    told = planned(capsys, "-f", folder, *load)
+    assert (told["gpus"], told["gpus_dedicated"]) == (5, 40)
+    assert told["cold_load_share"] == told["unserved_share"] == 0.0
+    assert told["wait_seconds"]["p99"] < 5.0
+
+
 def test_json_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = planned(capsys, "-f", write(tmp_path), *SHORT)
     assert told["pool"] == "serving/qwen"

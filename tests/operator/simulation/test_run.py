@@ -77,3 +77,11 @@ def test_above_its_capacity_a_replica_makes_requests_wait() -> None:
     assert calm.wait[1] < 0.5
     assert busy.wait[1] > 60
     assert calm.wait[0] == pytest.approx(0.0, abs=0.01)
+
+
+def test_the_operator_s_own_sizing_adds_replicas_under_load() -> None:
+    pool = make_pool(replicas={"min": 1, "max": 6})
+    outcome = simulate(make_case(adapters=8, rps=20.0, seconds=1200.0, pool=pool))
+    assert outcome.samples[0].gpus >= 1
+    assert outcome.samples[-1].gpus >= 4  # 20 / 8, and one to lose
+    assert sum(outcome.callers.requests) == 24_000
