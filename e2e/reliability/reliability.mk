@@ -8,7 +8,7 @@ RECORDED := LORAFLEET_RECORDS=$(CURDIR)/docs/reliability
 
 .PHONY: test-long faults reliability
 test-long: $(STAMP) binaries-apiserver assets envoy-binary cluster-up images ## Soaks, fuzzers, laws with 10^5 cases, long faults (hours; see CASES, CYCLES, TRAFFIC_SECONDS)
-	LORAFLEET_CASES=$(CASES) $(BIN)/pytest --timeout=0 -m "not gpu" $(LAWS)
+	$(RECORDED) LORAFLEET_CASES=$(CASES) $(BIN)/pytest $(BESIDE) --timeout=0 -m "not gpu" $(LAWS)
 	$(RECORDED) LORAFLEET_CYCLES=$(CYCLES) LORAFLEET_TRAFFIC_SECONDS=$(TRAFFIC_SECONDS) \
 	  $(BIN)/pytest --timeout=0 -m "long and not gpu" tests
 	$(RECORDED) $(BIN)/pytest -m "e2e and long" e2e

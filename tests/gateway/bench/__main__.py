@@ -5,10 +5,12 @@ over the pairs of blocks.
 """
 
 import argparse
+import gc
 import json
 import os
 import platform
 import statistics
+from collections import defaultdict
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +20,7 @@ import aiohttp
 import uvloop
 
 from tests.gateway.bench.load import Client, count_chunks, time_requests
-from tests.gateway.bench.stage import ADAPTERS, ENGINES, set_stage
+from tests.gateway.bench.stage import ADAPTERS, ENGINES, Stage, set_stage
 from tests.gateway.doubles.stack import make_key
 
 
@@ -38,6 +40,7 @@ class Settings:
 class Ways:
     """The two ways that take turns."""
 
+    stage: Stage
     direct: Client
     gateway: Client
 
@@ -46,7 +49,7 @@ async def measure(settings: Settings) -> dict[str, Any]:
     """Run everything; returns the result with its details."""
     async with set_stage() as stage, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         key = make_key("acme", "t")
-        ways = Ways(Client(http, stage.engines, key), Client(http, (stage.gateway,), key))
+        ways = Ways(stage, Client(http, stage.engines, key), Client(http, (stage.gateway,), key))
         for way in (ways.direct, ways.gateway):
             await time_requests(way, 50, 1.0)
         rates = {str(rate): await _compare_rate(ways, rate, settings) for rate in settings.rates}
@@ -56,20 +59,27 @@ async def measure(settings: Settings) -> dict[str, Any]:
 
 async def _compare_rate(ways: Ways, rate: int, settings: Settings) -> dict[str, float]:
     added: dict[str, list[float]] = {"p50": [], "p95": [], "direct_p50": [], "direct_p95": []}
+    spent: defaultdict[str, float] = defaultdict(float)
     for pair in range(settings.pairs):
         both = {}
         for way in (("direct", "gateway"), ("gateway", "direct"))[pair % 2]:
+            before = ways.stage.cpu_seconds()
             latencies = await time_requests(getattr(ways, way), rate, settings.block_seconds)
             both[way] = _percentiles(latencies)
+            if way == "gateway":
+                for name, cpu in ways.stage.cpu_seconds().items():
+                    spent[name] += cpu - before[name]
         for index, name in enumerate(("p50", "p95")):
             added[name].append(both["gateway"][index] - both["direct"][index])
             added[f"direct_{name}"].append(both["direct"][index])
         print(f"{rate}/s: direct {both['direct']}, gateway {both['gateway']}", flush=True)
+    requests = settings.pairs * int(rate * settings.block_seconds)
     return {
         "added_p50_ms": _median(added["p50"]),
         "added_p95_ms": _median(added["p95"]),
         "direct_p50_ms": _median(added["direct_p50"]),
         "direct_p95_ms": _median(added["direct_p95"]),
+        **{f"{name}_cpu_ms": round(cpu * 1000 / requests, 3) for name, cpu in spent.items()},
     }
 
 
@@ -114,6 +124,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=12, help="pairs of blocks at each rate")
     arguments = parser.parse_args()
     settings = Settings(pairs=arguments.pairs)
+    gc.collect()
+    gc.freeze()  # this process measures: it should not look through all that it has imported for garbage meanwhile
     result = uvloop.run(measure(settings))
     if arguments.out:
         record = {

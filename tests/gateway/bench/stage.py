@@ -1,6 +1,7 @@
 """What the benchmark runs against: engines in a process of their own, and a gateway before them."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,10 +20,15 @@ ADAPTERS = 200
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where requests may go: to the gateway, or straight to the engines' serving ports."""
+    """Where requests may go: to the gateway, or straight to the engines' serving ports. `programs`: pids by name."""
 
     gateway: str
     engines: tuple[str, ...]
+    programs: dict[str, int]
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """What each program of the gateway has used so far, in user and kernel mode."""
+        return {name: _cpu_seconds(pid) for name, pid in self.programs.items()}
 
 
 @asynccontextmanager
@@ -39,7 +45,8 @@ async def set_stage() -> AsyncIterator[Stage]:
         await until(lambda: stack.knows(ENGINES))
         for port in ports:
             await until(lambda port=port: _listens(port))  # type: ignore[misc]
-        yield Stage(stack.url, tuple(f"http://127.0.0.1:{port}" for port in ports))
+        programs = {name: process.pid for name, process in stack.processes.items()}
+        yield Stage(stack.url, tuple(f"http://127.0.0.1:{port}" for port in ports), programs)
 
 
 def adapter_name(number: int) -> str:
@@ -63,6 +70,11 @@ async def _listens(port: int) -> bool:
         return False
     writer.close()
     return True
+
+
+def _cpu_seconds(pid: int) -> float:
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, after_name[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def _start_engines(ports: list[int]) -> subprocess.Popen[bytes]:
