@@ -75,13 +75,14 @@ class StatusWrite:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Put a Warning event beside one of the users' objects; `name` makes it one event however often it is asked for."""
+    """Put an event beside one of the users' objects; `name` makes it one event however often it is asked for."""
 
     name: str
     about: StatusWrite
     generation: int
     reason: str
     message: str
+    type: Literal["Warning", "Normal"] = "Warning"
 
 
 @dataclass(frozen=True, slots=True)

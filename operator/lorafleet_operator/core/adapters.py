@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from lorafleet_contracts.admin import QualityState
 from lorafleet_contracts.conditions import Condition, ConditionType, Reason, find_condition
+from lorafleet_contracts.names import SHARED_SET
 from lorafleet_contracts.probe import QUANTISED_REL_L2, QUANTISED_SAME_ARGMAX
 from lorafleet_contracts.resources.adapter import (
     LoraAdapterStatus,
@@ -18,6 +19,7 @@ from lorafleet_operator.core.assessment import Case
 from lorafleet_operator.core.conditions import Draft, Refusal, is_true, settle, stand
 from lorafleet_operator.core.places import Placed
 from lorafleet_operator.core.problems import does_not_fit, explain, needs_owner
+from lorafleet_operator.core.ranks import class_of
 from lorafleet_operator.core.snapshot import Adapter, Attempt
 from lorafleet_operator.core.verification import Verification
 
@@ -30,10 +32,10 @@ SHOWN = 8
 class Observed:
     """What the engines show of one adapter.
 
-    `placed`: where the target version belongs; `resident`: usable replicas that answer with it; `serving`: whether any
-    answers with the version that serves; `failing`: failed loads by replica; `usable`: replicas that serve at all;
-    `quantised`: whether the base is; `quality`: what that does to the target version, once an engine has said it;
-    `popularity`: what a status written now says of it.
+    `placed`: where the target version belongs, in the set of replicas `set`; `resident`: usable replicas of that set
+    that answer with it; `serving`: whether any at home answers with the version that serves; `failing`: failed loads by
+    replica; `usable`: replicas of the set that serve at all; `ceilings`: the pool's rank classes; `quantised`: whether
+    the base is; `quality`: what that does to the target version, once an engine has said it.
     """
 
     placed: Placed | None
@@ -41,6 +43,8 @@ class Observed:
     serving: bool
     failing: Mapping[str, Attempt]
     usable: int
+    set: str = SHARED_SET
+    ceilings: tuple[int, ...] = ()
     quantised: bool = False
     quality: QualityState | None = None
     popularity: PopularityStatus | None = None
@@ -57,13 +61,16 @@ class _Outcome:
     accepted: Draft
     digest: str | None
     passing: bool = True
+    set: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What a status records of verified files."""
+    """What a status records of verified files, and of the set of replicas where the version that serves is."""
 
+    set: str | None
     rank: int | None
+    rank_class: int | None
     bytes: int | None
     target_modules: list[str]
     verified_digest: str | None
@@ -96,7 +103,7 @@ def judge_adapter(case: Case, seen: Observed) -> Verdict | None:
     """The verdict to write, or None when the one that stands says the same or nothing newsworthy has happened."""
     outcome = _decide(case, seen)
     drafts = _drafts(outcome, case, seen)
-    record = _record(case, outcome)
+    record = _record(case, outcome, seen)
     news = _is_news(case, outcome, drafts, record) or (outcome.ready is True and _has_moved(case.adapter.status, seen))
     return Verdict(case, seen, outcome, record, drafts) if news else None
 
@@ -159,8 +166,14 @@ def _verified(case: Case, seen: Observed) -> Draft:
 
 def _decide_placement(case: Case, seen: Observed, verified: Draft, accepted: Draft) -> _Outcome:
     chosen = [choice.replica for choice in seen.placed.choices] if seen.placed else []
+    moves = case.serving == case.target and case.home != seen.set
+    if moves and seen.serving and not _may_flip(chosen, seen):
+        # From one set of replicas to another as from one version to the next: it serves where it is until then.
+        coming = Draft(T.PLACED, True, Reason.PLACED, f"moving from set {case.home} to {seen.set}")
+        return _Outcome(True, Refusal(Reason.READY, ""), verified, coming, accepted, case.target, set=case.home)
     if seen.usable == 0:
-        why = Refusal(Reason.NO_REPLICA_READY, "no replica of the pool is ready")
+        where = "the pool" if seen.set == SHARED_SET else f"set {seen.set}"
+        why = Refusal(Reason.NO_REPLICA_READY, f"no replica of {where} is ready")
         waiting = Draft(T.PLACED, None, Reason.AWAITING_REPLICA)
         return _Outcome(None, why, verified, waiting, accepted, case.serving)
     if not chosen:
@@ -172,7 +185,7 @@ def _decide_placement(case: Case, seen: Observed, verified: Draft, accepted: Dra
     placed = Draft(T.PLACED, True, Reason.PLACED, missing)
     serves = bool(seen.resident) if case.serving == case.target else _may_flip(chosen, seen)
     if serves:
-        return _Outcome(True, Refusal(Reason.READY, ""), verified, placed, accepted, case.target)
+        return _Outcome(True, Refusal(Reason.READY, ""), verified, placed, accepted, case.target, set=seen.set)
     failures = [seen.failing[name] for name in chosen if name in seen.failing]
     problem = failures[0].problem if len(failures) == len(chosen) else None
     if problem is not None:
@@ -250,13 +263,16 @@ def _quality(case: Case, seen: Observed) -> list[Draft]:
     return [Draft(T.QUALITY_CHECKED, found.passed, reason, message)]
 
 
-def _record(case: Case, outcome: _Outcome) -> _Record:
+def _record(case: Case, outcome: _Outcome, seen: Observed) -> _Record:
     """What is known of the files of the version that serves; a newer one is recorded when the routing moves to it."""
     old, facts = case.adapter.status, case.verification.facts
+    home = outcome.set or case.home
+    place = None if home == SHARED_SET or outcome.digest is None else home
     if facts is not None and case.target is not None and outcome.digest in (None, case.target):
-        modules = list(facts.target_modules)
-        return _Record(facts.rank, facts.bytes, modules, facts.digest, case.adapter.meta.generation)
-    return _Record(old.rank, old.bytes, old.target_modules, old.verified_digest, old.verified_generation)
+        held, modules = class_of(facts.rank, seen.ceilings), list(facts.target_modules)
+        return _Record(place, facts.rank, held, facts.bytes, modules, facts.digest, case.adapter.meta.generation)
+    held = old.rank_class
+    return _Record(place, old.rank, held, old.bytes, old.target_modules, old.verified_digest, old.verified_generation)
 
 
 def _compose(
@@ -281,7 +297,9 @@ def _compose(
         observed_generation=case.adapter.meta.generation,
         conditions=conditions,
         digest=outcome.digest,
+        set=record.set,
         rank=record.rank,
+        rank_class=record.rank_class,
         bytes=record.bytes,
         target_modules=record.target_modules,
         verified_digest=record.verified_digest,
@@ -304,12 +322,19 @@ def _is_news(case: Case, outcome: _Outcome, drafts: list[Draft], record: _Record
         available = any(each.type == T.AVAILABLE and each.status for each in drafts)
         if was_waiting and is_true(old.conditions, T.AVAILABLE) == available and old.digest == outcome.digest:
             return False
-    stood = (old.rank, old.bytes, old.target_modules, old.verified_digest, old.verified_generation)
+    stood = _Record(
+        old.set,
+        old.rank,
+        old.rank_class,
+        old.bytes,
+        old.target_modules,
+        old.verified_digest,
+        old.verified_generation,
+    )
     return (
         old.observed_generation != generation
         or old.digest != outcome.digest
-        or stood
-        != (record.rank, record.bytes, record.target_modules, record.verified_digest, record.verified_generation)
+        or stood != record
         or not stand(drafts, old.conditions)
     )
 

@@ -1,23 +1,35 @@
 """One adapter's case as far as it is known before placement. Called by the planning; composes admission and verdict."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lorafleet_contracts.conditions import Reason
+from lorafleet_contracts.names import SHARED_SET, private_set
 from lorafleet_contracts.resources.pool import LoraPoolSpec
 from lorafleet_operator.core.admission import oldest_by_model, refuse_adapter
 from lorafleet_operator.core.conditions import Refusal
+from lorafleet_operator.core.ranks import is_above
 from lorafleet_operator.core.snapshot import Adapter, InspectionKey, PoolSnapshot
+from lorafleet_operator.core.tenants import AdapterIndex, index_adapters, is_admitted, resolve
 from lorafleet_operator.core.verification import Verification, verify
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An adapter, why the pool does not accept it (`denial`), and what is known of its files."""
+    """An adapter, why the pool does not accept it (`denial`), and what is known of its files.
+
+    `dedicated` is the private set that alone may answer it, for one above all rank classes. Of one set of replicas it
+    may concern only the version that is to serve (`coming`) or the one that does (`standing`), or be wanted on all of
+    its replicas (`everywhere`).
+    """
 
     adapter: Adapter
     denial: Refusal | None
     verification: Verification
+    dedicated: str | None = None
+    coming: bool = True
+    standing: bool = True
+    everywhere: bool = False
 
     @property
     def suspended(self) -> bool:
@@ -44,15 +56,20 @@ class Case:
         return same_spec or refusal.reason in (Reason.NAMESPACE_NOT_ALLOWED, Reason.POOL_NOT_FOUND)
 
     @property
+    def home(self) -> str:
+        """The set of replicas where tenants get it now, by the last verdict."""
+        return self.adapter.status.set or SHARED_SET
+
+    @property
     def serving(self) -> str | None:
         """The digest that tenants get now, by the last verdict."""
-        return self.adapter.status.digest
+        return self.adapter.status.digest if self.standing else None
 
     @property
     def target(self) -> str | None:
         """The digest that should serve, None while it is unknown or must not."""
         facts = self.verification.facts
-        return None if facts is None or self.refusal or self.suspended else facts.digest
+        return None if facts is None or self.refusal or self.suspended or not self.coming else facts.digest
 
     @property
     def inspection(self) -> InspectionKey:
@@ -62,16 +79,47 @@ class Case:
 
 def assess(snapshot: PoolSnapshot, spec: LoraPoolSpec) -> list[Case]:
     """Every adapter's case, in the order of the snapshot."""
-    winners = oldest_by_model([each for each in snapshot.adapters if not each.meta.deleting])
-    living = (each for each in snapshot.adapters if not each.meta.deleting)
-    return [_assess_one(each, snapshot, spec, winners) for each in living]
+    living = [each for each in snapshot.adapters if not each.meta.deleting]
+    ground = _Ground(snapshot, spec, oldest_by_model(living), isolated_sets(snapshot, spec, living))
+    return [_assess_one(each, ground) for each in living]
 
 
-def _assess_one(
-    adapter: Adapter, snapshot: PoolSnapshot, spec: LoraPoolSpec, winners: Mapping[tuple[str, str], str]
-) -> Case:
-    denial = refuse_adapter(adapter, snapshot.pool.meta, spec, snapshot.namespaces, winners)
+def isolated_sets(snapshot: PoolSnapshot, spec: LoraPoolSpec, adapters: Sequence[Adapter]) -> dict[str, str]:
+    """Adapter's uid -> the private set of the oldest isolated tenant that may call it."""
+    isolated = [each for each in snapshot.tenants if each.spec and each.spec.isolation == "Dedicated"]
+    index = index_adapters(adapters) if isolated else AdapterIndex()
+    sets: dict[str, str] = {}
+    for tenant in sorted(isolated, key=lambda each: (each.meta.created, each.meta.namespace, each.meta.name)):
+        if (
+            tenant.spec is None
+            or tenant.meta.deleting
+            or not is_admitted(tenant, snapshot.pool.meta, spec, snapshot.namespaces)
+        ):
+            continue
+        found, _ = resolve(tenant.spec, tenant.meta.namespace, index, snapshot.namespaces)
+        for uid in found:
+            sets.setdefault(uid, private_set(tenant.meta.uid))
+    return sets
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What every case of a plan is judged on. `isolated` is what `isolated_sets` returns."""
+
+    snapshot: PoolSnapshot
+    spec: LoraPoolSpec
+    winners: Mapping[tuple[str, str], str]
+    isolated: Mapping[str, str]
+
+
+def _assess_one(adapter: Adapter, ground: _Ground) -> Case:
+    snapshot, spec = ground.snapshot, ground.spec
+    denial = refuse_adapter(adapter, snapshot.pool.meta, spec, snapshot.namespaces, ground.winners)
     if denial:
         return Case(adapter, denial, Verification())
+    own = ground.isolated.get(adapter.meta.uid)
     key = InspectionKey(adapter.meta.uid, adapter.meta.generation)
-    return Case(adapter, None, verify(adapter, spec, snapshot.memory.inspections.get(key)))
+    verification = verify(adapter, spec, snapshot.memory.inspections.get(key), isolated=own is not None)
+    facts = verification.facts
+    above = facts is not None and is_above(facts.rank, spec.rank_classes.ceilings)
+    return Case(adapter, None, verification, own if above else None)

@@ -1,23 +1,23 @@
 """Composition only: one snapshot in, one plan out. The pool's task, the orphan task and the planner CLI call it."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from lorafleet_contracts.conditions import Reason
-from lorafleet_contracts.names import version_key
+from lorafleet_contracts.names import SHARED_SET, is_dedicated, version_key
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolSpec, LoraPoolStatus
 from lorafleet_operator.core.actions import Action, Inspect, Plan, StatusWrite, Warn
 from lorafleet_operator.core.adapters import Observed, judge_adapter, judge_orphan_adapter, news_of_warnings
+from lorafleet_operator.core.announcing import news_of, tell_classes, tell_promotion
 from lorafleet_operator.core.assessment import Case, assess
 from lorafleet_operator.core.budgets import news_of_difference
 from lorafleet_operator.core.conditions import Refusal
-from lorafleet_operator.core.fleet import decide_fleet
+from lorafleet_operator.core.fleet import Fleet, decide_fleet
+from lorafleet_operator.core.homes import Layouts, lay_out_sets
 from lorafleet_operator.core.objects import due_applies, due_deletes
 from lorafleet_operator.core.pools import judge_pool, refuse_pool
-from lorafleet_operator.core.residency import Layout, lay_out
-from lorafleet_operator.core.sets import EngineSet
 from lorafleet_operator.core.snapshot import Meta, OrphanSnapshot, PoolSnapshot, Replica
 from lorafleet_operator.core.telling import shown_popularity, tell_popularity
 from lorafleet_operator.core.tenants import index_adapters, judge_orphan_tenant, judge_tenant, next_expiry
@@ -38,30 +38,32 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
         return Plan()
     refusal = refuse_pool(pool, snapshot.cluster_wide)
     if pool.spec is None:
-        return Plan(statuses=tuple(_pool_writes(snapshot, refusal, (), now)))
+        return Plan(statuses=tuple(_pool_writes(snapshot, refusal, Fleet((), classes=pool.status.rank_classes), now)))
     cases = assess(snapshot, pool.spec)
     view = look(snapshot, now)
     fleet = decide_fleet(snapshot, pool.spec, cases, view)
     objects: list[Action] = []
     if refusal is None:
         objects = [*due_applies(snapshot, pool.spec, fleet), *due_deletes(snapshot, fleet)]
-    layout = lay_out(cases, view, rules_of(pool.spec, snapshot.load))
+    layouts = lay_out_sets(cases, view, fleet, rules_of(pool.spec, snapshot.load))
     inspections, inspect_due = _inspections(cases, view)
-    adapter_writes = _adapter_writes(cases, snapshot, layout, view)
-    pool_writes = _pool_writes(snapshot, refusal, fleet.sets, now)
-    writes = [*pool_writes, *_tenant_writes(snapshot, pool.spec, now), *adapter_writes]
+    adapter_writes = _adapter_writes(cases, snapshot, (fleet, layouts), view)
+    pool_writes = _pool_writes(snapshot, refusal, fleet, now)
+    other_writes = [*pool_writes, *_tenant_writes(snapshot, pool.spec, fleet, now)]
+    news = news_of(other_writes, pool, snapshot.tenants)
+    writes = [*other_writes, *adapter_writes]
     told, tell_due = tell_popularity(snapshot, {each.uid for each in adapter_writes}, now)
     moments = [
         each
-        for each in (fleet.due, layout.due, inspect_due, tell_due, next_expiry(snapshot.tenants, now))
+        for each in (layouts.due, fleet.due, inspect_due, tell_due, next_expiry(snapshot.tenants, now))
         if each is not None
     ]
     return Plan(
-        actions=(*objects, *inspections, *layout.actions),
+        actions=(*objects, *inspections, *layouts.actions),
         statuses=(*writes, *told),
-        warnings=(*_pool_warnings(snapshot, pool_writes), *_warnings(cases, adapter_writes)),
-        surplus=layout.surplus,
-        moves=layout.moves,
+        warnings=(*_pool_warnings(snapshot, pool_writes), *news, *_warnings(cases, adapter_writes)),
+        surplus=layouts.surplus,
+        moves=layouts.moves,
         tells_popularity=bool(told),
         needs={name: each.need for name, each in fleet.sizes.items()},
         again_in=max(min(moments) - now, 0.0) if moments else None,
@@ -82,10 +84,9 @@ def plan_orphans(snapshot: OrphanSnapshot, now: float) -> Plan:
     return Plan(statuses=tuple(writes))
 
 
-def _pool_writes(
-    snapshot: PoolSnapshot, refusal: Refusal | None, sets: Sequence[EngineSet], now: float
-) -> list[StatusWrite]:
-    meta, verdict = snapshot.pool.meta, judge_pool(snapshot, refusal, sets, now)
+def _pool_writes(snapshot: PoolSnapshot, refusal: Refusal | None, fleet: Fleet, now: float) -> list[StatusWrite]:
+    meta, judged = snapshot.pool.meta, judge_pool(snapshot, refusal, fleet.sets, now)
+    verdict = tell_classes(snapshot.pool, judged, fleet)
     return [StatusWrite("LoraPool", meta.namespace, meta.name, meta.uid, verdict)] if verdict else []
 
 
@@ -96,7 +97,7 @@ def _inspections(cases: Sequence[Case], view: View) -> tuple[list[Inspect], floa
     """
     attempts = view.memory.inspections
     busy = Counter(each.replica for each in attempts.values() if each.pending)
-    used = {name: _bytes_used(replica) for name, replica in view.usable.items()}
+    used = {name: _bytes_used(replica) for name, replica in view.usable.items() if not is_dedicated(replica.set)}
     inspections: list[Inspect] = []
     moments: list[float] = []
     for case in sorted(cases, key=lambda each: (each.adapter.meta.created, each.adapter.meta.uid)):
@@ -118,12 +119,23 @@ def _bytes_used(replica: Replica) -> int:
     return replica.state.memory.adapters_used if replica.state and replica.state.memory else 0
 
 
-def _adapter_writes(cases: Sequence[Case], snapshot: PoolSnapshot, layout: Layout, view: View) -> list[StatusWrite]:
+def _adapter_writes(
+    cases: Sequence[Case], snapshot: PoolSnapshot, where: tuple[Fleet, Layouts], view: View
+) -> list[StatusWrite]:
     """Verdicts before words of progress, which those may make needless; no more than can be written soon."""
     spec = snapshot.pool.spec
     quantised = spec is not None and spec.engine.quantization != "None"
+    ceilings = tuple(spec.rank_classes.ceilings) if spec else ()
+    fleet, layouts = where
+    ground = _Ground(
+        {name: view.of(name) for name in {SHARED_SET, *fleet.aims.values(), *(c.home for c in cases)}},
+        fleet,
+        layouts,
+        ceilings,
+        quantised,
+    )
     shown = {case.adapter.meta.uid: shown_popularity(case.adapter, snapshot) for case in cases}
-    seen = ((case, _observe(case, layout, view, quantised)) for case in cases)
+    seen = ((case, _observe(case, ground)) for case in cases)
     judged = (judge_adapter(case, replace(each, popularity=shown[case.adapter.meta.uid])) for case, each in seen)
     verdicts = sorted((each for each in judged if each is not None), key=lambda each: each.progress)
     return [_write(each.case.adapter.meta, each.compose(view.now)) for each in verdicts[:ADAPTER_WRITES]]
@@ -157,31 +169,45 @@ def _warnings(cases: Sequence[Case], writes: Sequence[StatusWrite]) -> tuple[War
     return tuple(warnings)
 
 
-def _observe(case: Case, layout: Layout, view: View, quantised: bool) -> Observed:
-    uid, target = case.adapter.meta.uid, case.target
-    serving = case.serving is not None and bool(view.resident.get(version_key(uid, case.serving)))
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What adapters are observed on: a view of each set by name, and what was decided."""
+
+    views: Mapping[str, View]
+    fleet: Fleet
+    layouts: Layouts
+    ceilings: tuple[int, ...]
+    quantised: bool
+
+
+def _observe(case: Case, ground: _Ground) -> Observed:
+    uid, target, aim = case.adapter.meta.uid, case.target, ground.fleet.aim(case)
+    home, view = ground.views[case.home], ground.views[aim]
+    serving = case.serving is not None and bool(home.resident.get(version_key(uid, case.serving)))
     if target is None:
-        return Observed(None, frozenset(), serving, {}, len(view.usable))
-    key = version_key(uid, target)
+        return Observed(None, frozenset(), serving, {}, len(view.usable), aim, ground.ceilings)
+    key, layout = version_key(uid, target), ground.layouts.by_set.get(aim)
     return Observed(
-        layout.placed.get(key),
+        layout.placed.get(key) if layout else None,
         frozenset(view.resident.get(key, ())),
         serving,
         view.failing.get(key, {}),
         len(view.usable),
-        quantised=quantised,
+        aim,
+        ground.ceilings,
+        quantised=ground.quantised,
         quality=view.quality.get(key),
     )
 
 
-def _tenant_writes(snapshot: PoolSnapshot, spec: LoraPoolSpec, now: float) -> list[StatusWrite]:
+def _tenant_writes(snapshot: PoolSnapshot, spec: LoraPoolSpec, fleet: Fleet, now: float) -> list[StatusWrite]:
     index = index_adapters([each for each in snapshot.adapters if not each.meta.deleting])
     writes = []
     for tenant in snapshot.tenants:
         meta = tenant.meta
         if meta.deleting:
             continue
-        status = judge_tenant(tenant, (snapshot.pool.meta, spec), index, snapshot.namespaces, now)
-        if status:
+        judged = judge_tenant(tenant, (snapshot.pool.meta, spec), index, snapshot.namespaces, now)
+        if status := tell_promotion(tenant, judged, fleet):
             writes.append(StatusWrite("Tenant", meta.namespace, meta.name, meta.uid, status))
     return writes

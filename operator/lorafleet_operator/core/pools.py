@@ -95,6 +95,7 @@ def judge_pool(
         sets=told[:MOST_SETS],
         budget=judge_budget(pool.spec, states, old),
         shape=known_shape(states, old),
+        rank_classes=old.rank_classes,
         capacity=tell(capacity_of(snapshot.capacity, old), old.capacity),
     )
     return new if new != old else None

@@ -130,7 +130,8 @@ class Own:
 class TenantCase:
     """One tenant. `load` is in replicas of the plain base; `share` of it goes to adapter `top` (a uid, or the base).
 
-    `serving` maps uid to the version (`uid@digest`) and source of what tenants get of the adapters that it may call;
+    `serving` maps uid to the version (`uid@digest`, "" for none) and source ("" while that is about to change) of what
+    tenants get of the adapters that it may call;
     `admitted` is False where the pool does not admit the tenant or its spec can't be read.
     """
 
@@ -200,7 +201,8 @@ def version_to_merge(case: TenantCase) -> tuple[str, str] | None:
     """The version and its source, where one adapter carries most of what only load promotes; None: a private set."""
     if case.isolated or case.top == BASE_MODEL or case.share < MERGE_SHARE:
         return None
-    return case.serving.get(case.top)
+    version, source = case.serving.get(case.top, ("", ""))
+    return (version, source) if version and source else None
 
 
 def _withdrawn(moment: Moment) -> Found | None:
@@ -219,7 +221,7 @@ def _withdrawn(moment: Moment) -> Found | None:
         uid = status.version.partition("@")[0]
         serving = case.serving.get(uid)
         if serving is None or serving[0] != status.version:
-            now = serving[0] if serving else "nothing"
+            now = (serving and serving[0]) or "nothing"
             told = f"the set answers {status.version}, what serves of that adapter is {now}"
             return Found(Event.WITHDRAWN, Why.VERSION_CHANGED, told)
     return None
@@ -236,8 +238,8 @@ def _on_shared(moment: Moment) -> Found:
     waiting = reason in (Why.ABOVE_THRESHOLD, Why.NO_ROOM)
     if case.load < rules.promote_at * (1.0 - SLACK if waiting else 1.0):
         return Found(None, Why.BELOW_THRESHOLD, moment.load_words) if waiting else Found(None, reason)
-    if case.top != BASE_MODEL and case.top not in case.serving:
-        return Found(None, reason)  # a load that is but the past's: nothing serves of that adapter now
+    if case.top != BASE_MODEL and not all(case.serving.get(case.top, ("", ""))):
+        return Found(None, reason)  # nothing serves of the adapter that the load was for, or soon something else will
     again = reason is Why.VERSION_CHANGED and moment.age < rules.promote_after
     if again or reason is Why.NO_ROOM or (waiting and moment.age >= rules.promote_after):
         return _take(moment, Why.LOAD, f"{moment.load_words}, promoted from {rules.promote_at:.0%}")

@@ -9,14 +9,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lorafleet_contracts.resources.pool import RankClassesStatus
-from lorafleet_operator.core.conditions import parse_timestamp, timestamp
+from lorafleet_contracts.conditions import Reason
+from lorafleet_contracts.resources.pool import LoraPoolSpec, RankClassesStatus
+from lorafleet_operator.core.conditions import Refusal, parse_timestamp, timestamp
 
 P99 = 2.3263
 """Standard deviations above the mean that 99 % of a normal variable stay below."""
 ITERATIONS = 32
 MERGE_MARGIN = 0.8
-"""A class that was split off comes back only when the forecast without its set is below so much of the bound."""
+"""A class that was split off comes back only when its ranks would take less than so much of what the bound leaves them
+above the base's own time."""
 QUIET_SECONDS = 60.0
 """A reason alone is written no oftener than this."""
 
@@ -97,6 +99,24 @@ def class_of(rank: int, ceilings: Sequence[int]) -> int | None:
     return min((each for each in ceilings if each >= rank), default=None)
 
 
+def is_above(rank: int, ceilings: Sequence[int]) -> bool:
+    """Whether no class of a pool that has classes holds a rank."""
+    return bool(ceilings) and class_of(rank, ceilings) is None
+
+
+def refuse_rank(rank: int, spec: LoraPoolSpec) -> Refusal:
+    """The verdict on an adapter above all classes: those there are, the one it would need, and what goes without."""
+    classes = ", ".join(str(each) for each in sorted(spec.rank_classes.ceilings))
+    gpus = spec.engine.tensor_parallel
+    cost = f"{gpus} GPUs" if gpus > 1 else "1 GPU"
+    return Refusal(
+        Reason.RANK_ABOVE_CEILING,
+        f"the adapter's rank is {rank}, the pool's classes hold ranks up to {classes}: it would need a class of {rank} "
+        f"or more. Its owner can add one to rankClasses.ceilings; train a smaller rank; or set isolation: Dedicated on "
+        f"the tenant that calls it, which costs {cost} and is bounded by promotion.maxDedicated",
+    )
+
+
 def forecast(members: Sequence[Member], replicas: int, model: StepModel) -> Forecast:
     """The steps of one replica of a set when requests arrive at random and each adapter uses its copies alike.
 
@@ -164,13 +184,10 @@ def _find(case: RankCase, split: tuple[int, ...]) -> _Finding:
         return _Finding(split, "NotMeasured", "no decode steps have been seen yet")
     options = _options(case, case.model)
     bound = case.bound_seconds
+    base = case.model.base_seconds
+    lower = base + MERGE_MARGIN * (bound - base)
     fine = next(
-        (
-            each
-            for each in options
-            if each.forecast.itl_p99 <= bound * (1.0 if set(each.split) >= set(split) else MERGE_MARGIN)
-        ),
-        None,
+        (each for each in options if each.forecast.itl_p99 <= (bound if set(each.split) >= set(split) else lower)), None
     )
     standing = next((each for each in options if each.split == split), options[0])
     if fine is None:

@@ -3,9 +3,8 @@
 Called by the planning. Wishes come from wishes.py, places from placement.py.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lorafleet_contracts.admin import VersionPhase, VersionState
 from lorafleet_operator.core.actions import Action, Load, Unload
@@ -36,29 +35,15 @@ class Layout:
 
 
 def lay_out(cases: Sequence[Case], view: View, rules: Rules) -> Layout:
-    """Place all versions and derive the calls that are due now."""
+    """Place all versions of one set of replicas, which is all that `view` shows, and derive the calls due now."""
     wishes = [wish for case in cases for wish in wishes_of(case, view)]
-    placed, moves = _place(wishes, view, rules)
+    placement = place([item_of(wish, view, rules) for wish in wishes], bins_of(view, wishes, rules), rules.policy(view))
+    placed = placement.placed
     loads, load_due = _loads(wishes, placed, view)
     surplus = _surplus(placed, view)
     unloads, unload_due = _unloads(cases, surplus, view)
     moments = [moment for moment in (load_due, unload_due) if moment is not None]
-    return Layout(placed, (*loads, *unloads), tuple(surplus), min(moments, default=None), moves)
-
-
-def _place(wishes: Sequence[Wish], view: View, rules: Rules) -> tuple[dict[str, Placed], int]:
-    """Places within each set of replicas, by version, and how many of them are moves."""
-    by_set: dict[str, list[Wish]] = defaultdict(list)
-    for wish in wishes:
-        by_set[wish.set].append(wish)
-    placed: dict[str, Placed] = {}
-    moves, policy = 0, rules.policy(view)
-    for name, group in by_set.items():
-        left = replace(policy, moves=policy.moves - moves)
-        placement = place([item_of(wish, view, rules) for wish in group], bins_of(name, view, group, rules), left)
-        placed.update(placement.placed)
-        moves += placement.moves
-    return placed, moves
+    return Layout(placed, (*loads, *unloads), tuple(surplus), min(moments, default=None), placement.moves)
 
 
 def _loads(wishes: Sequence[Wish], placed: Mapping[str, Placed], view: View) -> tuple[list[Load], float | None]:

@@ -33,15 +33,21 @@ def index_adapters(adapters: Sequence[Adapter]) -> AdapterIndex:
     return AdapterIndex({(each.meta.namespace, each.meta.name): each for each in adapters}, by_namespace)
 
 
+def is_admitted(tenant: Tenant, pool: Meta, spec: LoraPoolSpec, namespaces: Labels) -> bool:
+    """Whether the pool admits the tenant's namespace."""
+    namespace = tenant.meta.namespace
+    return admits(spec.allowed_namespaces, pool.namespace, namespace, namespaces.get(namespace, {}))
+
+
 def judge_tenant(
     tenant: Tenant, pool: tuple[Meta, LoraPoolSpec], index: AdapterIndex, namespaces: Labels, now: float
 ) -> TenantStatus | None:
-    """The status to write, or None when the one that stands says the same."""
+    """The status to write, or None when the one that stands says the same. What it says of promotion stays."""
     meta, spec = pool
     namespace = tenant.meta.namespace
     if tenant.spec is None:
         return _compose(tenant, Refusal(Reason.INVALID, tenant.invalid), (0, 0), now)
-    if not admits(spec.allowed_namespaces, meta.namespace, namespace, namespaces.get(namespace, {})):
+    if not is_admitted(tenant, meta, spec, namespaces):
         return _compose(tenant, refuse_namespace(meta, namespace), (0, 0), now)
     found, missing = resolve(tenant.spec, namespace, index, namespaces)
     keys = count_keys(tenant.spec, now)
@@ -78,6 +84,7 @@ def _compose(tenant: Tenant, refusal: Refusal | None, counts: tuple[int, int], n
         conditions=settle(drafts, old.conditions, tenant.meta.generation, now),
         adapters=counts[0],
         keys=counts[1],
+        promotion=old.promotion,
     )
     return new if new != old else None
 

@@ -7,6 +7,7 @@ from lorafleet_contracts.conditions import Reason
 from lorafleet_contracts.resources.pool import LoraPoolSpec
 from lorafleet_operator.core.conditions import Refusal
 from lorafleet_operator.core.problems import explain, needs_owner, retry_at
+from lorafleet_operator.core.ranks import is_above, refuse_rank
 from lorafleet_operator.core.snapshot import Adapter, Attempt
 
 
@@ -34,15 +35,18 @@ class Verification:
     due: float | None = None
 
 
-def verify(adapter: Adapter, spec: LoraPoolSpec, attempt: Attempt | None) -> Verification:
-    """Judge an accepted adapter by its status or by what inspection told about this generation."""
+def verify(adapter: Adapter, spec: LoraPoolSpec, attempt: Attempt | None, *, isolated: bool = False) -> Verification:
+    """Judge an accepted adapter by its status or by what inspection told about this generation.
+
+    `isolated`: a tenant that has its own set of replicas calls it, so that no rank class need hold it.
+    """
     facts = _recorded(adapter)
     if facts is not None:
-        return _judge(facts, "", spec)
+        return _judge(facts, "", spec, isolated)
     if attempt is None:
         return Verification(due=0.0)
     if attempt.report is not None:
-        return _judge(_facts_of(attempt.report), attempt.report.base, spec)
+        return _judge(_facts_of(attempt.report), attempt.report.base, spec, isolated)
     due = None if attempt.pending else retry_at(attempt)
     if attempt.problem is None:
         return Verification(due=due)
@@ -81,7 +85,7 @@ def _facts_of(report: AdapterReport) -> Facts:
     return Facts(report.digest, report.bytes, report.rank, tuple(sorted(report.target_modules)), warnings)
 
 
-def _judge(facts: Facts, base: str, spec: LoraPoolSpec) -> Verification:
+def _judge(facts: Facts, base: str, spec: LoraPoolSpec, isolated: bool) -> Verification:
     names = (spec.base_model.name, *spec.base_model.aliases)
     if not undeclared(base) and base not in names:
         return Verification(
@@ -102,4 +106,6 @@ def _judge(facts: Facts, base: str, spec: LoraPoolSpec) -> Verification:
                 "Train without them, or extend the pool's targetModules",
             ),
         )
+    if is_above(facts.rank, spec.rank_classes.ceilings) and not isolated:
+        return Verification(facts, refuse_rank(facts.rank, spec))
     return Verification(facts)

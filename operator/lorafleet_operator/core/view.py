@@ -42,6 +42,24 @@ class View:
         state = self.usable[replica].state
         return VersionOn(replica, state.boot_id if state else "", uid, digest)
 
+    def of(self, name: str) -> "View":
+        """The same of one set of replicas only."""
+        usable = {each: replica for each, replica in self.usable.items() if replica.set == name}
+        if len(usable) == len(self.usable):
+            return self
+        return replace(
+            self,
+            usable=usable,
+            versions={each: self.versions[each] for each in usable},
+            holders=_within(self.holders, usable),
+            resident=_within(self.resident, usable),
+            failed=_within(self.failed, usable),
+            failing={
+                key: {each: attempt for each, attempt in found.items() if each in usable}
+                for key, found in self.failing.items()
+            },
+        )
+
 
 def look(snapshot: PoolSnapshot, now: float) -> View:
     """Index a snapshot at epoch second `now`."""
@@ -64,6 +82,10 @@ def look(snapshot: PoolSnapshot, now: float) -> View:
     inspected = {key: each.replica for key, each in memory.inspections.items() if each.report is not None}
     view = View(usable, memory, now, versions, holders, resident, {}, {}, {}, quality, silent, inspected)
     return _recall(view, holders)
+
+
+def _within(found: Mapping[str, set[str]], usable: Mapping[str, Replica]) -> dict[str, set[str]]:
+    return {key: kept for key, names in found.items() if (kept := {each for each in names if each in usable})}
 
 
 def _recall(view: View, holders: dict[str, set[str]]) -> View:

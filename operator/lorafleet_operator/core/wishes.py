@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lorafleet_contracts.admin import Tier, VersionPhase, VersionState
-from lorafleet_contracts.names import SHARED_SET, version_key
+from lorafleet_contracts.names import version_key
 from lorafleet_contracts.resources.pool import LoraPoolSpec
 from lorafleet_operator.core.assessment import Case
 from lorafleet_operator.core.manifests.quantities import parse_bytes
@@ -36,7 +36,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A version (`key`) that should be somewhere in a `set` of replicas; `fixed` ones only stay where they are."""
+    """A version (`key`) that should be somewhere in the set of replicas; `fixed` ones only stay where they are."""
 
     case: Case
     key: str
@@ -44,7 +44,6 @@ class Wish:
     bytes: int
     count: int
     fixed: bool
-    set: str
 
 
 def rules_of(spec: LoraPoolSpec, load: Track) -> Rules:
@@ -59,19 +58,19 @@ def rules_of(spec: LoraPoolSpec, load: Track) -> Rules:
 
 def wishes_of(case: Case, view: View) -> list[Wish]:
     """The version that should serve, and the one that does until then."""
-    uid, home, wishes = case.adapter.meta.uid, case.adapter.status.set or SHARED_SET, []
+    uid, wishes = case.adapter.meta.uid, []
     serving = version_key(uid, case.serving) if case.serving is not None else ""
     if case.target is not None and case.verification.facts is not None and case.adapter.spec is not None:
         key = version_key(uid, case.target)
         # A new version is to be at once where as many can take over as the old one has.
         least = len(view.holders.get(serving, ())) if serving != key else 0
-        count = max(case.adapter.spec.min_replicas, least)
-        wishes.append(Wish(case, key, case.target, case.verification.facts.bytes, count, False, home))
+        count = len(view.usable) if case.everywhere else max(case.adapter.spec.min_replicas, least)
+        wishes.append(Wish(case, key, case.target, case.verification.facts.bytes, count, fixed=False))
     if case.serving is not None and case.serving != case.target:
         # Until a verdict moves the routing, what serves stays; where it was lost, its files may still be cached.
         fixed = case.suspended or case.revoked
         count = max(len(view.holders.get(serving, ())), 0 if fixed else 1)
-        wishes.append(Wish(case, serving, case.serving, case.adapter.status.bytes or 0, count, fixed, home))
+        wishes.append(Wish(case, serving, case.serving, case.adapter.status.bytes or 0, count, fixed))
     return wishes
 
 
@@ -101,10 +100,10 @@ def item_of(wish: Wish, view: View, rules: Rules) -> Item:
     )
 
 
-def bins_of(name: str, view: View, wishes: Sequence[Wish], rules: Rules) -> list[Bin]:
-    """The room of a set's usable replicas, less what no wish stands for."""
+def bins_of(view: View, wishes: Sequence[Wish], rules: Rules) -> list[Bin]:
+    """The room of the set's usable replicas, less what no wish stands for."""
     wished = {wish.key for wish in wishes}
-    replicas = [each for each in view.usable.values() if each.set == name]
+    replicas = list(view.usable.values())
     # While all are in one zone, or none is known, they fail with their nodes.
     zones = len({each.zone for each in replicas}) > 1
     return [

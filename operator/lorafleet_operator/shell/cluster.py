@@ -70,7 +70,7 @@ class Cluster:
         return await self._apply(path, body)
 
     async def warn(self, warning: Warn) -> None:
-        """Put a Warning event beside an object; one that is there already is as good. Raises as `apply`."""
+        """Put an event beside an object; one that is there already is as good. Raises as `apply`."""
         about, now = warning.about, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         body = {
             "metadata": {"name": warning.name, "namespace": about.namespace},
@@ -81,7 +81,7 @@ class Cluster:
                 "name": about.name,
                 "uid": about.uid,
             },
-            "type": "Warning",
+            "type": warning.type,
             "reason": warning.reason,
             "message": warning.message[:MESSAGE_LIMIT],
             "source": {"component": FIELD_MANAGER},

@@ -133,9 +133,10 @@ def test_never_and_unknown() -> None:
 def test_a_split_class_comes_back_only_when_it_is_clearly_not_needed() -> None:
     split = run(make_case(), 400)
     mixed = forecast(LOW + HIGH, 4, H200).itl_p99
-    near = make_case(status=split, bound_seconds=mixed / MERGE_MARGIN * 0.99)
+    base = H200.base_seconds
+    near = make_case(status=split, bound_seconds=base + (mixed - base) / MERGE_MARGIN * 0.99)
     assert run(near, 7200, NOW + 400).split == [128]
-    far = make_case(status=split, bound_seconds=mixed / MERGE_MARGIN * 1.01)
+    far = make_case(status=split, bound_seconds=base + (mixed - base) / MERGE_MARGIN * 1.01)
     assert run(far, 1740, NOW + 400).split == [128]
     assert run(far, 1860, NOW + 400).split == []
 
