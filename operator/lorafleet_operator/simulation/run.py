@@ -41,7 +41,8 @@ class Loss:
 @dataclass(frozen=True, slots=True)
 class Case:
     """What is simulated. `files` maps adapter uids to what their files are; `seconds` is how long traffic lasts, and
-    `replicas` how many there are when it begins, if that is more than the pool's least (it is in operation already)."""
+    `replicas` how many there are when it begins, if that is more than the pool's least (it is in operation already).
+    The operator looks every `look_seconds` where nothing happens."""
 
     pool: Pool
     adapters: tuple[Adapter, ...]
@@ -55,6 +56,7 @@ class Case:
     losses: Sequence[Loss] = field(default=())
     sample_seconds: float = 60.0
     replicas: int = 0
+    look_seconds: float = RESYNC_SECONDS
 
 
 def simulate(case: Case) -> Outcome:
@@ -121,7 +123,8 @@ class _Run:
     def _decide(self) -> None:
         now = self._clock.now
         plan = plan_pool(self._load.measure(self._snapshot(), now), now)
-        wait = RESYNC_SECONDS if plan.again_in is None else min(plan.again_in, RESYNC_SECONDS)
+        longest = self._case.look_seconds
+        wait = longest if plan.again_in is None else min(plan.again_in, longest)
         self._plan_at = now + max(wait, self._debounce)
         self._carry_out(plan)
 
