@@ -19,7 +19,7 @@ BESIDE := -n $(WORKERS) --dist worksteal
 
 include $(wildcard e2e/*/*.mk gateway/*.mk)
 
-.PHONY: help setup check fmt unit coverage height test crds openapi clean gpu-smoke test-gpu
+.PHONY: help setup check fmt unit coverage height test crds openapi clean simulate-day gpu-smoke test-gpu
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -66,6 +66,9 @@ crds: $(STAMP) ## Write crds/ and the chart's copy from the models
 
 openapi: $(STAMP) ## Write docs/openapi.json, the tenant API, from the engine's models
 	$(BIN)/python -m lorafleet_engine.server.openapi > docs/openapi.json
+
+simulate-day: $(STAMP) ## The simulated day of docs/planner.md: its chart and figures (some minutes)
+	$(BIN)/python -m lorafleet_operator.simulation.day --chart docs/planner-day.svg --figures docs/planner-day.json
 
 gpu-smoke: ## Time and check one decode step of a 7B model on a CUDA device; prints one line of JSON
 	@PYTHONPATH=contracts:engine python3 -m lorafleet_engine.bench.smoke
