@@ -33,10 +33,11 @@ class LoadedAdapter:
 
 
 class Client:
-    """A context manager over keep-alive connections."""
+    """A context manager over keep-alive connections. What the admin port begins may take `patience` seconds."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, patience: float = WAIT_SECONDS) -> None:
         self.engine = engine
+        self._patience = patience
         self._http = httpx.Client(timeout=120)
 
     def __enter__(self) -> Self:
@@ -102,11 +103,11 @@ class Client:
     def inspect(self, uid: str, uri: str, generation: int = 1, digest: str | None = None) -> httpx.Response:
         """Ask until the answer is no longer 202."""
         body = {"generation": generation, "source": {"uri": uri}} | ({"digest": digest} if digest else {})
-        return until(lambda: self.admin("POST", f"/adapters/{uid}/inspect", body), _settled)
+        return until(lambda: self.admin("POST", f"/adapters/{uid}/inspect", body), _settled, self._patience)
 
     def put(self, uid: str, digest: str, uri: str, tier: str = "gpu", pinned: bool = False) -> httpx.Response:
         """Ask until the answer is no longer 202."""
-        return until(lambda: self.put_once(uid, digest, uri, tier=tier, pinned=pinned), _settled)
+        return until(lambda: self.put_once(uid, digest, uri, tier=tier, pinned=pinned), _settled, self._patience)
 
     def put_once(self, uid: str, digest: str, uri: str, **fields: Any) -> httpx.Response:
         """Ask once."""
@@ -115,7 +116,7 @@ class Client:
 
     def delete(self, uid: str, digest: str) -> httpx.Response:
         """Ask until it is gone."""
-        return until(lambda: self.admin("DELETE", f"/adapters/{uid}/versions/{digest}"), _settled)
+        return until(lambda: self.admin("DELETE", f"/adapters/{uid}/versions/{digest}"), _settled, self._patience)
 
     def bring(self, uid: str, uri: str) -> LoadedAdapter:
         """Inspect and load, as the operator does."""

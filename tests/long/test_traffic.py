@@ -24,6 +24,8 @@ CLIENTS = 6
 STEADY, CHURNING = 4, 8
 PROMPTS = ("Once upon a time", "The", "A ship in the harbour, and then another one", "12345 67", "Go on. " * 60)
 TOKENS = 24
+DRAIN_SECONDS = 600.0
+"""A version goes once its last long request has ended, which on a machine with other work takes its time."""
 MARGIN = 1e-3
 GROWTH_BYTES = 48 << 20
 """What allocators may wobble by from the first quarter to the end of an hour."""
@@ -148,7 +150,7 @@ class Asker:
 def churn(engine: Engine, loaded: dict[str, LoadedAdapter], counts: Counter[str], stop: threading.Event) -> None:
     """Load and unload what churns, under new uids, and let a foreign source fail now and then."""
     dice, number = random.Random(0), 0
-    with Client(engine) as client:
+    with Client(engine, patience=DRAIN_SECONDS) as client:
         while not stop.wait(0.2):
             name = f"adapter-{dice.randrange(STEADY, STEADY + CHURNING)}"
             if (gone := loaded.pop(name, None)) is not None:
@@ -195,6 +197,7 @@ def test_an_hour_of_mixed_traffic(client: Client) -> None:
         for number in range(LOOKS):
             time.sleep(max(0.0, began + SECONDS * (number + 1) / LOOKS - time.monotonic()))
             looks.append(look(client))
+            assert all(thread.is_alive() for thread in threads), "a client or the churn has ended"
     finally:
         stop.set()
         for thread in threads:
