@@ -35,6 +35,8 @@ from lorafleet_engine.server.children import Child
 logger = logging.getLogger(__name__)
 MAX_STARTS_PER_JOB = 2
 RESTART_SECONDS = 0.5
+START_SECONDS = 300.0
+"""Until a loader's first word: on a starved node its imports alone take longer than it may be silent later."""
 
 
 @dataclass(slots=True)
@@ -52,6 +54,7 @@ class LoaderClient:
         self._config = config
         self._max_jobs = max_jobs
         self._stall_seconds = stall_seconds
+        self._patience = START_SECONDS
         self._child: Child | None = None
         self._pending: dict[int, _Pending] = {}
         self._sequence = 0
@@ -131,7 +134,7 @@ class LoaderClient:
         child = self._child = await Child.start("loader")
         child.send(self._config)
         logger.info("loader started, pid %d", child.pid)
-        self._heard = time.monotonic()
+        self._heard, self._patience = time.monotonic(), START_SECONDS
         for pending in self._pending.values():
             self._start(child, pending)
         receiving = asyncio.create_task(self._receive(child))
@@ -149,7 +152,7 @@ class LoaderClient:
                 message: FromLoader = await child.receive()
             except EOFError:
                 return
-            self._heard = time.monotonic()
+            self._heard, self._patience = time.monotonic(), self._stall_seconds
             if isinstance(message, Heartbeat):
                 self.tier_bytes = {Tier.HOST: message.host_bytes, Tier.DISK: message.disk_bytes}
             else:
@@ -157,9 +160,9 @@ class LoaderClient:
 
     async def _watch(self) -> None:
         """Return when a job waits for a loader that has been silent for too long."""
-        while not (self._pending and time.monotonic() - self._heard > self._stall_seconds):  # noqa: ASYNC110 - silence is no event
+        while not (self._pending and time.monotonic() - self._heard > self._patience):  # noqa: ASYNC110 - silence is no event
             await asyncio.sleep(min(1.0, self._stall_seconds / 4))
-        logger.error("the loader has been silent for %.0f s with jobs waiting: killing it", self._stall_seconds)
+        logger.error("the loader has been silent for %.0f s with jobs waiting: killing it", self._patience)
 
     def _start(self, child: Child, pending: _Pending) -> None:
         pending.starts += 1

@@ -104,6 +104,19 @@ async def test_a_hanging_loader_is_killed_and_its_job_runs_again(tmp_path: Path)
     assert fetched.model_dir
 
 
+async def test_a_loader_that_starts_slowly_is_waited_for(tmp_path: Path) -> None:
+    """On a starved node its imports take longer than it may be silent later; killing it then would go on for ever."""
+    make_model(tmp_path / "models" / "tiny")
+    async with running(tmp_path, stall_seconds=3.0) as client:
+        pid = await pid_of(client)
+        os.kill(pid, signal.SIGSTOP)
+        job = asyncio.create_task(client.fetch_base("pvc://models/tiny", ""))
+        await asyncio.sleep(4.5)
+        os.kill(pid, signal.SIGCONT)
+        assert (await asyncio.wait_for(job, 100)).model_dir
+        assert client.restarts == 0
+
+
 async def test_a_job_that_kills_two_loaders_is_given_up(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     async with running(tmp_path) as client:
