@@ -138,7 +138,7 @@ def _print(found: Forecast) -> None:
     for title, key, columns in (
         ("Adapters that are cold", "cold", ("adapter", "tier", "#requests", "#cold")),
         ("Adapters that are not Ready", "refused", ("adapter", "reason")),
-        ("Tenants that get replicas of their own", "promotions", ("tenant", "stage", "set")),
+        ("Tenants on the way to replicas of their own", "promotions", ("#at_s", "tenant", "stage", "set", "message")),
     ):
         entries = wire[key]
         if entries:

@@ -14,6 +14,7 @@ table{border-collapse:collapse;margin:.5rem 0 1.5rem}th,td{padding:.25rem .75rem
 th,td{text-align:left}td.n{text-align:right;font-variant-numeric:tabular-nums}svg{max-width:100%;height:auto}
 """
 SHOWN = 200
+STAGES = ("at_s", "tenant", "stage", "reason", "set", "message")
 
 
 def render(found: Forecast) -> str:
@@ -39,7 +40,7 @@ def render(found: Forecast) -> str:
         "</ul>",
         *_section("Adapters that are cold", ("adapter", "tier", "requests", "cold"), wire["cold"]),
         *_section("Adapters that are not Ready", ("adapter", "reason"), found.refused),
-        *_section("Tenants that get replicas of their own", ("tenant", "stage", "set", "message"), found.promotions),
+        *_section("Tenants on the way to replicas of their own", STAGES, found.promotions),
     ]
     head = f"<meta charset='utf-8'><title>Plan of {escape(found.pool)}</title><style>{STYLE}</style>"
     return f"<!doctype html><html lang='en'>{head}{''.join(parts)}</html>\n"

@@ -98,7 +98,10 @@ def summarise(outcome: Outcome, rivals: Mapping[str, ArmOutcome], seconds: float
             "ours": round(outcome.wait[1], 3),
             **{name: round(each.wait_p99, 3) for name, each in rivals.items()},
         },
-        "replicas_of_tenants": sorted({name for each in outcome.samples for name in each.sets if "-" in name}),
+        "promotions": [
+            {"hour": round(each.at / HOUR, 2), "tenant": each.tenant, "stage": each.stage, "message": each.message}
+            for each in outcome.stages
+        ],
     }
 
 

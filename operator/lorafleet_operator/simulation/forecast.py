@@ -19,7 +19,7 @@ from lorafleet_operator.core.snapshot import Adapter, Pool, Tenant
 from lorafleet_operator.simulation.demand import Demand, Ranks, assume_files
 from lorafleet_operator.simulation.engines import EngineProfile
 from lorafleet_operator.simulation.hardware import BaseShape, replica_memory
-from lorafleet_operator.simulation.measures import Outcome, Sample, reason_of
+from lorafleet_operator.simulation.measures import Outcome, Sample, Stage, reason_of
 from lorafleet_operator.simulation.run import Case, simulate
 from lorafleet_operator.simulation.traffic import Arrivals, Caller
 
@@ -179,7 +179,7 @@ def _sum_up(case: Case, outcome: Outcome, price: _Price, assumptions: Sequence[s
         refused=[
             {"adapter": _name(each), "reason": reason} for each in outcome.adapters if (reason := reason_of(each))
         ],
-        promotions=_promotions(outcome.tenants),
+        promotions=_promotions(outcome.stages),
         samples=outcome.samples,
         assumptions=assumptions,
     )
@@ -212,18 +212,18 @@ def _adapters(case: Case, outcome: Outcome) -> list[dict[str, Any]]:
     ]
 
 
-def _promotions(tenants: Sequence[Tenant]) -> list[dict[str, Any]]:
-    """Tenants that have, get or gave back replicas of their own at the end of the run."""
+def _promotions(stages: Sequence[Stage]) -> list[dict[str, Any]]:
+    """Every step of tenants towards replicas of their own and back, in order."""
     return [
         {
-            "tenant": f"{each.meta.namespace}/{each.meta.name}",
-            "stage": promotion.stage,
-            "reason": promotion.reason,
-            "set": promotion.set,
-            "message": promotion.message,
+            "at_s": round(each.at),
+            "tenant": each.tenant,
+            "stage": each.stage,
+            "reason": each.reason,
+            "set": each.set,
+            "message": each.message,
         }
-        for each in tenants
-        if (promotion := each.status.promotion) is not None
+        for each in stages
     ]
 
 

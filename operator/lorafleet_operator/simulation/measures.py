@@ -31,6 +31,18 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """A tenant's promotion has come to a stage, at `at` seconds since traffic began."""
+
+    at: float
+    tenant: str
+    stage: str
+    reason: str
+    set: str | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Callers:
     """Requests by caller: all, those that waited for their adapter, those that no replica could answer."""
 
@@ -52,6 +64,7 @@ class Outcome:
     adapters: Sequence[Adapter]
     tenants: Sequence[Tenant]
     tiers: Mapping[str, str]
+    stages: Sequence[Stage]
 
 
 class Meter:
@@ -67,6 +80,7 @@ class Meter:
         self._samples: list[Sample] = []
         self._before = (0, 0, 0, 0)
         self._first_load = 0
+        self._stages: list[Stage] = []
 
     def begin(self, cluster: Cluster, calls: Calls) -> None:
         """Traffic begins: what was loaded before does not count."""
@@ -83,6 +97,10 @@ class Meter:
         """No replica had any version for a request."""
         self._requests[caller] += 1
         self._unserved[caller] += 1
+
+    def staged(self, stage: Stage) -> None:
+        """A tenant's promotion has moved on."""
+        self._stages.append(stage)
 
     def sample(self, at: float, cluster: Cluster, calls: Calls) -> None:
         """An interval has ended."""
@@ -104,6 +122,7 @@ class Meter:
             adapters=tuple(cluster.adapters.values()),
             tenants=tuple(cluster.tenants.values()),
             tiers=_tiers(cluster),
+            stages=self._stages,
         )
 
 

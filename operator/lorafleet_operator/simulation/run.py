@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lorafleet_contracts.admin import Tier
-from lorafleet_operator.core.actions import Apply, Delete, Inspect, Load, Plan, Unload
+from lorafleet_contracts.resources.tenant import TenantStatus
+from lorafleet_operator.core.actions import Apply, Delete, Inspect, Load, Plan, StatusWrite, Unload
 from lorafleet_operator.core.planning import plan_pool
 from lorafleet_operator.core.snapshot import Adapter, EngineDefaults, Pool, PoolSnapshot, PoolTokens, Tenant
 from lorafleet_operator.shell.load import LoadMeter
@@ -15,7 +16,7 @@ from lorafleet_operator.simulation.calls import Calls, Files
 from lorafleet_operator.simulation.clock import Clock
 from lorafleet_operator.simulation.cluster import Cluster
 from lorafleet_operator.simulation.engines import EngineProfile
-from lorafleet_operator.simulation.measures import Meter, Outcome
+from lorafleet_operator.simulation.measures import Meter, Outcome, Stage
 from lorafleet_operator.simulation.routing import Router
 from lorafleet_operator.simulation.traffic import Arrivals, Caller
 
@@ -146,9 +147,19 @@ class _Run:
             self._calls.note_moves()
         self._load.note(plan)
         for write in plan.statuses:
+            self._note_stage(write)
             self._cluster.write(write)
         if plan.statuses:
             self._changed()
+
+    def _note_stage(self, write: StatusWrite) -> None:
+        if not isinstance(write.status, TenantStatus) or write.status.promotion is None:
+            return
+        old, new = self._cluster.tenants[write.uid].status.promotion, write.status.promotion
+        if (old.stage if old else "Shared") != new.stage:
+            at = self._clock.now - self._start
+            name = f"{write.namespace}/{write.name}"
+            self._meter.staged(Stage(at, name, new.stage, new.reason, new.set, new.message))
 
     def _snapshot(self) -> PoolSnapshot:
         cluster = self._cluster

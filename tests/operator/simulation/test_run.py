@@ -10,7 +10,7 @@ from lorafleet_operator.simulation.calls import Files
 from lorafleet_operator.simulation.engines import EngineProfile
 from lorafleet_operator.simulation.measures import reason_of
 from lorafleet_operator.simulation.run import Case, Loss, simulate
-from lorafleet_operator.simulation.traffic import Caller, even_times, overlay, plain
+from lorafleet_operator.simulation.traffic import Burst, Caller, add_burst, even_times, overlay, plain
 from tests.support.fleet import make_adapter, make_pool, make_tenant
 
 SIZE = 80_000_000
@@ -85,3 +85,24 @@ def test_the_operator_s_own_sizing_adds_replicas_under_load() -> None:
     assert outcome.samples[0].gpus >= 1
     assert outcome.samples[-1].gpus >= 4  # 20 / 8, and one to lose
     assert sum(outcome.callers.requests) == 24_000
+
+
+def test_a_heavy_tenant_gets_a_merged_replica_and_gives_it_back_without_a_failed_request() -> None:
+    promotion = {"promoteAfter": "2m", "demoteAfter": "3m"}
+    pool = make_pool(replicas={"min": 2, "max": 6}, promotion=promotion)
+    calm = make_case(adapters=6, rps=4.0, seconds=3600.0)
+    tenants = tuple(
+        make_tenant(name, adapters={"names": [each.meta.name]})
+        for name, each in zip("abcdef", calm.adapters, strict=True)
+    )
+    callers = [Caller(f"demo/{name}", each.meta.uid) for name, each in zip("abcdef", calm.adapters, strict=True)]
+    burst = Burst("demo/c", 300.0, 1500.0, 8.0)
+    arrivals = add_burst(calm.arrivals, burst, callers, np.random.default_rng(1))
+    outcome = simulate(replace(calm, pool=pool, tenants=tenants, callers=callers, arrivals=arrivals))
+    own = [sum(count for name, count in each.sets.items() if name.startswith("merged-")) for each in outcome.samples]
+    assert max(own) >= 1
+    assert own[0] == own[-1] == 0
+    assert sum(outcome.callers.unserved) == 0
+    assert {each.tenant for each in outcome.stages} == {"demo/c"}
+    way = ["Warming", "Checking", "CuttingOver", "Dedicated", "Draining", "Shared"]
+    assert [each.stage for each in outcome.stages] == way
