@@ -1,6 +1,6 @@
 """The simulated day of docs/planner.md: `make simulate-day` writes its chart and its figures.
 
-An Azure-shaped trace over a pool of 30 tenants and 120 adapters, with a shift of popularity, the loss of a replica and
+An Azure-shaped trace over a pool of 30 tenants and 90 adapters, with a shift of popularity, the loss of a replica and
 a tenant that becomes heavy, against hashing and all-on-all on as many GPUs.
 """
 
@@ -28,8 +28,8 @@ from lorafleet_operator.simulation.trace import DAY_SECONDS, azure_day
 from lorafleet_operator.simulation.traffic import Burst, Shift, add_burst, overlay
 
 HOUR = 3600.0
-TENANTS, ADAPTERS = 30, 120
-RATE = 12.0
+TENANTS, ADAPTERS = 30, 90
+RATE = 10.0
 BASE_CAPACITY, CAPACITY = 10.0, 8.0
 RANKS = (16, 32, 64, 128)
 SHIFT = Shift(10 * HOUR, 30)
@@ -156,10 +156,10 @@ def _share(part: int, whole: int) -> float:
 
 
 def _objects() -> tuple[Pool, tuple[Adapter, ...], tuple[Tenant, ...]]:
-    """A pool on H100s that grows with its load, four adapters a tenant; popular ones belong to different tenants."""
+    """A pool on H100s that grows with its load, three adapters a tenant; popular ones belong to different tenants."""
     spec = {
         "baseModel": {"name": "qwen2.5-7b", "source": {"uri": "https://models.example/qwen2.5-7b"}},
-        "engine": {"pod": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}},
+        "engine": {"memory": {"hostCache": "64Gi"}, "pod": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}},
         "replicas": {"min": 2, "max": 12},
         "allowedNamespaces": {"from": "All"},
         "sources": {"allow": [{"prefix": "https://models.example/"}]},
