@@ -54,12 +54,14 @@ class Callers:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A whole run. `loads` are those during traffic, `wait` is (p50, p99) of seconds before a request's first step,
-    `tiers` the nearest tier that each adapter (uid) is on at the end."""
+    `tiers` the nearest tier that each adapter (uid) is on at the end, `served` counts requests by replica."""
 
     samples: Sequence[Sample]
     callers: Callers
     loads: int
     wait: tuple[float, float]
+    wait_mean: float
+    served: Mapping[str, int]
     pool: Pool
     adapters: Sequence[Adapter]
     tenants: Sequence[Tenant]
@@ -118,6 +120,8 @@ class Meter:
             callers=Callers(self._requests, self._cold, self._unserved),
             loads=self._before[3] - self._first_load,
             wait=(float(np.percentile(waits, 50)), float(np.percentile(waits, 99))),
+            wait_mean=float(waits.mean()),
+            served={pod.name: pod.engine.served for pod in cluster.pods() if pod.engine},
             pool=cluster.pool,
             adapters=tuple(cluster.adapters.values()),
             tenants=tuple(cluster.tenants.values()),

@@ -1,0 +1,170 @@
+"""`make replay`: sends a trace to the quickstart's pool, simulates the same trace, writes both with their difference.
+
+What one replica can do is found first, by asking as fast as answers come. Then requests arrive open-loop at 60 % of
+that. The figures go to docs/planner-replay.json; docs/planner.md quotes them.
+"""
+
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+
+from e2e.assets.styles import UNSEEN
+from e2e.client import Client
+from e2e.cluster.commands import run
+from e2e.cluster.paths import REPOSITORY
+from e2e.fleet import DEMO, NAMESPACE, Fleet, find_fleet, forwarded
+from e2e.quickstart import apply_quickstart, create_keys
+from lorafleet_operator.cli.manifests import choose_pool, read_manifests
+from lorafleet_operator.simulation.demand import Ranks, assume_files, find_demand
+from lorafleet_operator.simulation.engines import EngineProfile
+from lorafleet_operator.simulation.hardware import find_shape, replica_memory
+from lorafleet_operator.simulation.measures import Outcome
+from lorafleet_operator.simulation.run import Case, simulate
+from lorafleet_operator.simulation.traffic import Arrivals, overlay, plain, poisson_times
+
+FIGURES = REPOSITORY / "docs" / "planner-replay.json"
+TOKENS, PROMPT_TOKENS = 16, 40
+PROBE_SECONDS, RUN_SECONDS = 45.0, 180.0
+SHARE = 0.6
+AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One request of the real run: its latency in seconds, None where it failed."""
+
+    seconds: float | None
+
+
+def main() -> int:
+    """Run, simulate, compare, write."""
+    fleet = find_fleet()
+    fleet.install()
+    apply_quickstart(fleet)
+    keys = create_keys(fleet)
+    fleet.wait_ready()
+    text = fleet.kubectl.run("get", "lorapools,loraadapters,tenants", "-n", DEMO, "-o", "json")
+    with forwarded(fleet.kubectl, "svc/lorafleet-gateway", 8080, NAMESPACE) as address:
+        clients = {"acme": Client(address, keys.acme), "globex": Client(address, keys.globex)}
+        capacity = _probe(clients["acme"]) / 2
+        case = _case(text, capacity)
+        answered, seen = _send(fleet, clients, case)
+    figures = _compare(case, simulate(case), answered, seen)
+    FIGURES.write_text(json.dumps(figures, indent=2) + "\n")
+    print(json.dumps(figures))
+    return 0
+
+
+def _probe(client: Client) -> float:
+    """Answers a second when the next request follows each answer at once."""
+    end, done = time.monotonic() + PROBE_SECONDS, [0] * AT_ONCE
+
+    def ask(lane: int) -> None:
+        while time.monotonic() < end:
+            client.ask("pirate", UNSEEN[lane % len(UNSEEN)], tokens=TOKENS)
+            done[lane] += 1
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(ask, range(AT_ONCE)))
+    return sum(done) / PROBE_SECONDS
+
+
+def _case(text: str, capacity: float) -> Case:
+    """The cluster's own objects as a case of the planner, with two replicas of that capacity."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "fleet.json"
+        path.write_text(text)
+        manifests = read_manifests(path)
+    pool, adapters, tenants = choose_pool(manifests, "smol")
+    demand = find_demand(adapters, tenants, manifests.namespaces)
+    random = np.random.default_rng(7)
+    arrivals = plain(poisson_times(SHARE * 2 * capacity, RUN_SECONDS, random))
+    lengths = (np.full(len(arrivals), PROMPT_TOKENS), np.full(len(arrivals), TOKENS))
+    arrivals = overlay(Arrivals(arrivals.times, *lengths, arrivals.callers), demand.groups, 1.0, random)
+    assert pool.spec is not None
+    shape = find_shape(pool.spec).shape
+    memory = replica_memory(pool.spec, shape, None)
+    return Case(
+        pool=pool,
+        adapters=adapters,
+        tenants=tenants,
+        namespaces=manifests.namespaces,
+        files=assume_files(pool.spec, adapters, shape, Ranks(16, {}), manifests.known),
+        profile=EngineProfile(pool.spec.base_model.name, memory, capacity, capacity, float(TOKENS)),
+        callers=demand.callers,
+        arrivals=arrivals,
+        seconds=RUN_SECONDS,
+    )
+
+
+def _send(fleet: Fleet, clients: dict[str, Client], case: Case) -> tuple[list[Answered], dict[str, Any]]:
+    """Send every request at its moment, and look at the engines' counters before and after."""
+    names = {each.meta.uid: each.meta.name for each in case.adapters}
+    seen: dict[str, Any] = {}
+
+    def watch() -> None:
+        words = ["top", "smol", "-n", DEMO, "-o", "json", "--interval", str(RUN_SECONDS + 10)]
+        seen.update(json.loads(run([sys.executable, "-m", "lorafleet_contracts.cli", *words], env=fleet.environment())))
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    time.sleep(5)
+    start = time.monotonic()
+
+    def ask(row: int) -> Answered:
+        caller = case.callers[case.arrivals.callers[row]]
+        client = clients[caller.tenant.rpartition("/")[2]]
+        began = start + float(case.arrivals.times[row])
+        time.sleep(max(began - time.monotonic(), 0.0))
+        try:
+            client.ask(names[caller.adapter], UNSEEN[row % len(UNSEEN)], tokens=TOKENS)
+        except openai.APIError:
+            return Answered(None)
+        return Answered(time.monotonic() - began)
+
+    with ThreadPoolExecutor(64) as pool:
+        answered = list(pool.map(ask, range(len(case.arrivals))))
+    watching.join()
+    return answered, seen
+
+
+def _compare(case: Case, outcome: Outcome, answered: Sequence[Answered], seen: dict[str, Any]) -> dict[str, Any]:
+    seconds = [each.seconds for each in answered if each.seconds is not None]
+    rates = [each["requests_per_s"] for each in seen["replicas"]]
+    each_answer = case.profile.answer_seconds(TOKENS)
+    real = {
+        "replicas": len(rates),
+        "failed": sum(each.seconds is None for each in answered),
+        "off_gpu": sum(each["replicas"].get("gpu", 0) == 0 for each in seen["adapters"] if "/" in each["adapter"]),
+        "busiest_replica_share": round(max(rates) / max(sum(rates), 1e-9), 3),
+        "mean_latency_s": round(float(np.mean(seconds)), 3),
+    }
+    planned = {
+        "replicas": outcome.samples[-1].gpus,
+        "failed": sum(outcome.callers.unserved),
+        "off_gpu": sum(tier != "gpu" for tier in outcome.tiers.values()),
+        "busiest_replica_share": round(max(outcome.served.values()) / sum(outcome.served.values()), 3),
+        "mean_latency_s": round(outcome.wait_mean + each_answer, 3),
+    }
+    return {
+        "requests": len(answered),
+        "requests_per_s": round(len(answered) / RUN_SECONDS, 3),
+        "replica_capacity_per_s": round(case.profile.capacity, 3),
+        "real": real,
+        "planned": planned,
+        "error": {name: round(planned[name] - real[name], 3) for name in real},
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
