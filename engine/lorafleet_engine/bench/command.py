@@ -40,6 +40,7 @@ PARTS = (
     "fp8",
     "sweep",
     "open",
+    "classes",
     "source",
 )
 """In an order in which few engines are built."""

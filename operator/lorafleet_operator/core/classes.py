@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from lorafleet_contracts.admin import StepsState
 from lorafleet_contracts.durations import parse_seconds
+from lorafleet_contracts.forecast import Member, StepModel
 from lorafleet_contracts.names import class_set, is_dedicated, version_key
 from lorafleet_contracts.resources.pool import LoraPoolSpec, RankClassesStatus
 from lorafleet_operator.core.assessment import Case
 from lorafleet_operator.core.capability import Capacity
 from lorafleet_operator.core.popularity import Rates
-from lorafleet_operator.core.ranks import Member, RankCase, StepModel, class_of, decide_split
+from lorafleet_operator.core.ranks import RankCase, class_of, decide_split
 from lorafleet_operator.core.sets import EngineSet
 from lorafleet_operator.core.snapshot import HOLDING, PoolSnapshot
 from lorafleet_operator.core.stepcost import add_steps, fit_steps

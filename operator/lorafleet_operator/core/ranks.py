@@ -10,48 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lorafleet_contracts.conditions import Reason
+from lorafleet_contracts.forecast import Forecast, Member, StepModel, forecast
 from lorafleet_contracts.resources.pool import LoraPoolSpec, RankClassesStatus
 from lorafleet_operator.core.conditions import Refusal, parse_timestamp, timestamp
 
-P99 = 2.3263
-"""Standard deviations above the mean that 99 % of a normal variable stay below."""
-ITERATIONS = 32
 MERGE_MARGIN = 0.8
 """A class that was split off comes back only when its ranks would take less than so much of what the bound leaves them
 above the base's own time."""
 QUIET_SECONDS = 60.0
 """A reason alone is written no oftener than this."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepModel:
-    """What a decode step takes: `base_seconds`, and `seconds_per_rank` for each unit of rank of its distinct adapters.
-
-    `measured` says whether the latter was seen in steps; else it is the bytes of a rank over the memory bandwidth at
-    which the base's weights are read.
-    """
-
-    base_seconds: float
-    seconds_per_rank: float
-    measured: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """An adapter's part in the steps of a set: its true rank, the tokens it generates per second on all replicas
-    together, and on how many replicas it is."""
-
-    rank: int
-    tokens_per_s: float
-    copies: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """What a set's steps would be: mean sum of co-batched ranks, and the pause that 99 % of tokens stay below."""
-
-    rank_sum: float
-    itl_p99: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,28 +82,6 @@ def refuse_rank(rank: int, spec: LoraPoolSpec) -> Refusal:
         f"or more. Its owner can add one to rankClasses.ceilings; train a smaller rank; or set isolation: Dedicated on "
         f"the tenant that calls it, which costs {cost} and is bounded by promotion.maxDedicated",
     )
-
-
-def forecast(members: Sequence[Member], replicas: int, model: StepModel) -> Forecast:
-    """The steps of one replica of a set when requests arrive at random and each adapter uses its copies alike.
-
-    An adapter is in a step when at least one of its sequences decodes, which by Little's law are tokens_per_s x step
-    at a time. The step depends on the ranks in it and these on the step: iterated from the base's.
-    """
-    if not members or replicas < 1:
-        return Forecast(0.0, model.base_seconds)
-    step, mean, variance = model.base_seconds, 0.0, 0.0
-    for _ in range(ITERATIONS):
-        mean = variance = 0.0
-        for each in members:
-            copies = min(max(each.copies, 1), replicas)
-            present = -math.expm1(-each.tokens_per_s * step / copies) * copies / replicas
-            mean += each.rank * present
-            variance += each.rank**2 * present * (1.0 - present)
-        step = model.base_seconds + model.seconds_per_rank * mean
-    most = sum(each.rank for each in members)
-    worst = min(mean + P99 * math.sqrt(variance), float(most))
-    return Forecast(mean, model.base_seconds + model.seconds_per_rank * worst)
 
 
 def set_size(work: float, redundancy: int, least: int = 1) -> int:

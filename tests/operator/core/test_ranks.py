@@ -7,17 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lorafleet_contracts.capacity import ModelShape, decode_adapter_seconds, rank_unit_parameters
+from lorafleet_contracts.forecast import Forecast, Member, StepModel, forecast
 from lorafleet_contracts.resources.pool import RankClassesStatus
 from lorafleet_operator.core.ranks import (
     MERGE_MARGIN,
     QUIET_SECONDS,
-    Forecast,
-    Member,
     RankCase,
-    StepModel,
     class_of,
     decide_split,
-    forecast,
     set_size,
 )
 from tests.support.fleet import NOW
