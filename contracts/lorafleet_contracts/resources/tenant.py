@@ -1,6 +1,6 @@
 """Tenant: who may call which adapters with which keys. Pure data; crds/ is generated from it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -45,6 +45,10 @@ class TenantSpec(Resource):
     adapters: TenantAdapters = TenantAdapters()
     api_keys: Annotated[list[ApiKey], Field(max_length=64, json_schema_extra=map_list("id"))] = []
     isolation: Literal["Shared", "Dedicated"] = "Shared"
+
+
+ROUTED_STAGES: Final = frozenset({"CuttingOver", "Dedicated"})
+"""Stages of a promotion in which gateways send the tenant's requests to its own set."""
 
 
 class PromotionStatus(Resource):

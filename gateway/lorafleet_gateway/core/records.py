@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lorafleet_contracts.names import BASE_MODEL, version_key
+from lorafleet_contracts.names import BASE_MODEL, SHARED_SET, version_key
 from lorafleet_contracts.resources.pool import AllowedNamespaces
 from lorafleet_contracts.resources.schema import LabelSelector
 
@@ -24,7 +24,8 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A LoraAdapter. `digest` is the version that tenants get, None while none serves or while it is suspended."""
+    """A LoraAdapter. `digest` is the version that tenants get, None while none serves or while it is suspended, in the
+    set of replicas `set`."""
 
     key: ObjectKey
     uid: str
@@ -34,6 +35,7 @@ class Adapter:
     digest: str | None
     labels: tuple[tuple[str, str], ...]
     shared_with: LabelSelector | None
+    set: str = SHARED_SET
 
     @property
     def version(self) -> str | None:
@@ -51,7 +53,8 @@ class StoredKey:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A Tenant. `names` are as written in the spec: bare ones, and `namespace/name` ones for shared adapters."""
+    """A Tenant. `names` are as written in the spec: bare ones, and `namespace/name` ones for shared adapters. `set` is
+    the tenant's own set of replicas, while requests are to go there first."""
 
     key: ObjectKey
     pool: ObjectKey
@@ -59,6 +62,7 @@ class Tenant:
     names: frozenset[str]
     base: bool
     keys: tuple[tuple[str, StoredKey], ...]
+    set: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +88,15 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a name means for one tenant: a version of an adapter, or the base. `version` None: nothing serves yet."""
+    """What a name means for one tenant: a version of an adapter, or the base. `version` None: nothing serves yet.
+    `sets` are where to ask for it, in this order."""
 
     name: str
     version: str | None
     created: int
     owner: str
     parent: str | None
+    sets: tuple[str, ...] = (SHARED_SET,)
 
     @property
     def is_base(self) -> bool:

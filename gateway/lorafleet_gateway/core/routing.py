@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lorafleet_contracts.admin import Tier
-from lorafleet_contracts.names import SHARED_SET
 from lorafleet_gateway.core.records import Model, ObjectKey, Replica
 from lorafleet_gateway.core.rejections import adapter_not_ready, pool_not_ready
 from lorafleet_gateway.core.residency import EngineView
@@ -37,25 +36,35 @@ class Route:
 def pick_route(table: Table, fleet: Fleet, pool: ObjectKey, model: Model) -> Route | None:
     """Order the replicas of `pool` for `model`, best first, MAX_HOSTS at most.
 
-    A replica that has not described itself (its state port does not answer) comes last, but counts: the gateway serves
-    on when it cannot see. None: no replica holds the version yet. Raises Rejection (503) when no replica takes requests
-    or the adapter has no version.
+    The sets of `model` come in their order; what another set than the first offers is among the hosts too, so that a
+    request goes on when a tenant's own replicas die. A replica that has not described itself (its state port does not
+    answer) comes last, but counts: the gateway serves on when it cannot see. None: no replica holds the version yet.
+    Raises Rejection (503) when no replica takes requests or the adapter has no version.
     """
-    key = SetKey(pool, SHARED_SET)
-    replicas = [each for each in table.sets.get(key, ()) if _takes_requests(fleet.views.get(each))]
+    replicas = [
+        (order, each)
+        for order, name in enumerate(model.sets)
+        for each in table.sets.get(SetKey(pool, name), ())
+        if _takes_requests(fleet.views.get(each))
+    ]
     if not replicas:
         raise pool_not_ready(model.name)
     if model.version is None:
         raise adapter_not_ready(model.name)
     ranked = []
-    for replica in replicas:
+    for order, replica in replicas:
         residency = _residency(fleet.views.get(replica), model)
         if residency is not None:
-            ranked.append((residency, _load(fleet, replica), fleet.picks.get(replica, 0), replica.serving, replica))
+            rank = (residency == _UNKNOWN, order, residency, _load(fleet, replica), fleet.picks.get(replica, 0))
+            ranked.append((*rank, replica.serving, replica))
     if not ranked:
         return None
-    ranked.sort(key=lambda each: each[:4])
-    return Route(key, tuple(each[4] for each in ranked[:MAX_HOSTS]), model.version)
+    ranked.sort(key=lambda each: each[:6])
+    chosen = ranked[:MAX_HOSTS]
+    elsewhere = next((each for each in ranked[MAX_HOSTS:] if each[1] != chosen[0][1]), None)
+    if elsewhere is not None and all(each[1] == chosen[0][1] for each in chosen):
+        chosen[-1] = elsewhere
+    return Route(SetKey(pool, model.sets[chosen[0][1]]), tuple(each[6] for each in chosen), model.version)
 
 
 def _takes_requests(view: EngineView | None) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from lorafleet_contracts.names import BASE_MODEL, SHARED_SET
+from lorafleet_contracts.names import BASE_MODEL, MERGED_PREFIX, SHARED_SET, is_dedicated
 from lorafleet_contracts.selectors import admits, matches
 from lorafleet_gateway.core.records import Adapter, Model, ObjectKey, Pool, Replica, Slice, Tenant
 from lorafleet_gateway.core.rejections import model_not_found
@@ -76,11 +76,11 @@ class Table:
         if name == pool.base or name in pool.aliases:
             if not tenant.base:
                 raise model_not_found(name)
-            return _base_model(pool, name)
+            return _base_model(pool, name, tenant)
         adapter = self._choose(tenant, pool, name)
         if adapter is None:
             raise model_not_found(name)
-        return _adapter_model(pool, adapter)
+        return _adapter_model(pool, adapter, tenant)
 
     def list_models(self, tenant: Tenant) -> Iterator[Model]:
         """Everything that `tenant` may call: the base by its published name first, then adapters by name."""
@@ -88,14 +88,14 @@ class Table:
         if pool is None:
             return
         if tenant.base:
-            yield _base_model(pool, pool.base)
+            yield _base_model(pool, pool.base, tenant)
         named = (self.adapters.by_key.get(_split(name)) for name in tenant.names if "/" in name)
         own = self.adapters.own.get((pool.key, tenant.key[0]), ())
         names = {each.model for each in (*own, *named) if each is not None}
         for name in sorted(names - pool.aliases - {pool.base}):
             adapter = self._choose(tenant, pool, name)
             if adapter is not None:
-                yield _adapter_model(pool, adapter)
+                yield _adapter_model(pool, adapter, tenant)
 
     def _pool_of(self, tenant: Tenant) -> Pool | None:
         """The tenant's pool, provided it exists and admits the tenant's namespace."""
@@ -171,9 +171,19 @@ def _group_sets(records: Records) -> dict[SetKey, tuple[Replica, ...]]:
     return {key: tuple(sorted(found, key=lambda each: each.serving)) for key, found in sets.items()}
 
 
-def _base_model(pool: Pool, name: str) -> Model:
-    return Model(name, BASE_MODEL, pool.created, pool.key[0], None)
+def _base_model(pool: Pool, name: str, tenant: Tenant) -> Model:
+    # An engine with an adapter in its weights has no base any more.
+    own = None if tenant.set is not None and tenant.set.startswith(MERGED_PREFIX) else tenant.set
+    return Model(name, BASE_MODEL, pool.created, pool.key[0], None, _in_order(own, SHARED_SET))
 
 
-def _adapter_model(pool: Pool, adapter: Adapter) -> Model:
-    return Model(adapter.model, adapter.version, adapter.created, adapter.key[0], pool.base)
+def _adapter_model(pool: Pool, adapter: Adapter, tenant: Tenant) -> Model:
+    # Another tenant's own set is not for this one, though the adapter is at home there.
+    home = SHARED_SET if is_dedicated(adapter.set) and adapter.set != tenant.set else adapter.set
+    sets = _in_order(tenant.set, home)
+    return Model(adapter.model, adapter.version, adapter.created, adapter.key[0], pool.base, sets)
+
+
+def _in_order(own: str | None, home: str) -> tuple[str, ...]:
+    """The sets to ask: the tenant's own, where the version is at home, and the shared one as the last resort."""
+    return tuple(dict.fromkeys(name for name in (own, home, SHARED_SET) if name is not None))

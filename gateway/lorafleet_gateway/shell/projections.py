@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from lorafleet_contracts.names import LABEL_POOL, LABEL_SET, EnginePort
+from lorafleet_contracts.names import LABEL_POOL, LABEL_SET, SHARED_SET, EnginePort
 from lorafleet_contracts.resources.pool import AllowedNamespaces
 from lorafleet_contracts.resources.schema import LabelSelector
+from lorafleet_contracts.resources.tenant import ROUTED_STAGES
 from lorafleet_gateway.core.records import Adapter, ObjectKey, Pool, Replica, Slice, StoredKey, Tenant
 
 Object = dict[str, Any]
@@ -41,6 +42,7 @@ def read_adapter(found: Object) -> Adapter:
         digest=None if spec.get("suspend") else found.get("status", {}).get("digest"),
         labels=tuple(sorted(metadata.get("labels", {}).items())),
         shared_with=LabelSelector.model_validate(shared["namespaceSelector"]) if shared else None,
+        set=found.get("status", {}).get("set") or SHARED_SET,
     )
 
 
@@ -48,6 +50,7 @@ def read_tenant(found: Object) -> Tenant:
     """A Tenant."""
     adapters = found["spec"].get("adapters", {})
     selector = adapters.get("selector")
+    promotion = found.get("status", {}).get("promotion", {})
     return Tenant(
         key=_key(found),
         pool=_pool_ref(found),
@@ -55,6 +58,7 @@ def read_tenant(found: Object) -> Tenant:
         names=frozenset(adapters.get("names", ())),
         base=adapters.get("base", False),
         keys=tuple((each["id"], _stored_key(each)) for each in found["spec"].get("apiKeys", ())),
+        set=promotion.get("set") if promotion.get("stage") in ROUTED_STAGES else None,
     )
 
 

@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from lorafleet_contracts.names import merged_set, private_set
-from lorafleet_contracts.resources.tenant import PromotionStatus
+from lorafleet_contracts.resources.tenant import ROUTED_STAGES, PromotionStatus
 from lorafleet_operator.core.conditions import parse_timestamp, timestamp
 from lorafleet_operator.core.promotion import (
     DRAIN_SECONDS,
     LOST_SECONDS,
     RETRY_SECONDS,
-    ROUTED,
     SETTLE_SECONDS,
     TABLE,
     WARM_SECONDS,
@@ -89,7 +88,7 @@ def set_of(status: PromotionStatus | None) -> str | None:
 
 def routed_set(status: PromotionStatus | None) -> str | None:
     """The set that gateways send a tenant's requests to first."""
-    return status.set if status is not None and status.stage in ROUTED else None
+    return status.set if status is not None and status.stage in ROUTED_STAGES else None
 
 
 def replicas_for(load: float, current: int = 0) -> int:

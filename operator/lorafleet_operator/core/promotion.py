@@ -67,9 +67,6 @@ TABLE: Mapping[tuple[Stage, Event], Stage] = {
     (Stage.DRAINING, Event.EMPTY): Stage.SHARED,
 }
 
-ROUTED = frozenset({Stage.CUTTING_OVER, Stage.DEDICATED})
-"""Stages in which gateways send a tenant's requests to its own set."""
-
 
 class Why(StrEnum):
     """Reasons of a promotion's status."""

@@ -94,3 +94,41 @@ def test_law_only_replicas_that_may_hold_it_at_most_max_hosts_and_stable(views: 
     assert set(picked) <= able
     assert len(picked) == len(set(picked)) == min(MAX_HOSTS, len(able))
     assert picked == order(dict(reversed(views.items())))
+
+
+PRIVATE, MERGED, CLASS = "private-0a1b2c3d", "merged-0a1b2c3d", "class-64"
+
+
+def across(model: Model, views: dict[int, EngineView | None], **sets: tuple[int, ...]) -> tuple[str, list[int]] | None:
+    """The set and the replicas by number that a model is sent to, over several sets (`_` stands for `-`)."""
+    fleet = Fleet(views={make_replica(n): each for n, each in views.items() if each is not None})
+    slices = tuple(make_slice(*numbers, set=name.replace("_", "-")) for name, numbers in sets.items())
+    route = pick_route(make_table(slices=slices), fleet, POOL, model)
+    return route and (route.set.set, [int(each.serving.split(":")[0].split(".")[3]) for each in route.replicas])
+
+
+def for_sets(*sets: str) -> Model:
+    return Model("m", VERSION, 0, "acme", "base-model", sets)
+
+
+def test_a_tenants_own_set_comes_first_and_the_shared_one_is_among_the_hosts() -> None:
+    model = for_sets(MERGED, "shared")
+    views = {1: view(load=50), 2: view(), 3: view()}
+    assert across(model, views, merged_0a1b2c3d=(1,), shared=(2, 3)) == (MERGED, [1, 2, 3])
+    many = {n: view() for n in range(1, 8)}
+    assert across(model, many, merged_0a1b2c3d=(1, 2, 3, 4, 5), shared=(6, 7)) == (MERGED, [1, 2, 3, 6])
+
+
+def test_without_a_usable_replica_that_has_the_version_it_is_the_next_set() -> None:
+    model = for_sets(MERGED, "shared")
+    for gone in (view(None), view(draining=True), view(serves_base=False)):
+        assert across(model, {1: gone, 2: view()}, merged_0a1b2c3d=(1,), shared=(2,)) == ("shared", [2])
+    assert across(model, {2: view()}, shared=(2,)) == ("shared", [2])
+    assert across(model, {1: None, 2: view()}, merged_0a1b2c3d=(1,), shared=(2,)) == ("shared", [2, 1])
+    assert across(model, {1: view(None), 2: view(None)}, merged_0a1b2c3d=(1,), shared=(2,)) is None
+
+
+def test_while_an_adapter_moves_both_sets_may_answer() -> None:
+    model = for_sets(CLASS, "shared")
+    assert across(model, {1: view(), 2: view()}, class_64=(1,), shared=(2,)) == (CLASS, [1, 2])
+    assert across(model, {1: view(), 2: view(None)}, class_64=(1,), shared=(2,)) == (CLASS, [1])

@@ -131,3 +131,23 @@ def test_a_pool_keeps_its_set_when_its_last_slice_goes() -> None:
     extra = make_table(slices=(make_slice(1, set="class-16"), make_slice(3, 2)))
     assert extra.sets[SetKey(POOL, "class-16")] == (make_replica(1),)
     assert extra.hosts() == {POOL: tuple(map(make_replica, (1, 2, 3)))}
+
+
+def test_where_a_name_is_asked_for() -> None:
+    table = make_table(
+        make_adapter("acme", "small"),
+        make_adapter("acme", "large", set="class-64"),
+        make_adapter("acme", "huge", set="private-11111111"),
+    )
+
+    def sets(name: str, own: str | None = None) -> tuple[str, ...]:
+        return table.resolve(make_tenant("acme", "small", "large", "huge", base=True, set=own), name).sets
+
+    assert sets("small") == ("shared",)
+    assert sets("large") == ("class-64", "shared")
+    assert sets("base") == ("shared",)
+    assert sets("large", "merged-22222222") == ("merged-22222222", "class-64", "shared")
+    assert sets("base", "merged-22222222") == ("shared",), "it has no base any more"
+    assert sets("base", "private-11111111") == ("private-11111111", "shared")
+    assert sets("huge", "private-11111111") == ("private-11111111", "shared")
+    assert sets("huge") == ("shared",), "another tenant's own set is not for this one"

@@ -1,0 +1,35 @@
+"""Kubernetes objects to records: what says in which set of replicas a request is asked for."""
+
+from typing import Any
+
+import pytest
+
+from lorafleet_gateway.shell.projections import read_adapter, read_tenant
+
+META = {"namespace": "acme", "name": "x", "uid": "u", "creationTimestamp": "2026-11-30T00:00:00Z"}
+
+
+def made(**status: Any) -> dict[str, Any]:
+    spec = {"poolRef": {"name": "smol"}, "source": {"uri": "http://assets/x"}}
+    return {"metadata": META, "spec": spec, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("stage", "own"),
+    [
+        ("Shared", None),
+        ("Warming", None),
+        ("Checking", None),
+        ("CuttingOver", "merged-11111111"),
+        ("Dedicated", "merged-11111111"),
+        ("Draining", None),
+    ],
+)
+def test_a_tenants_own_set_counts_from_cut_over_to_cut_back(stage: str, own: str | None) -> None:
+    assert read_tenant(made(promotion={"stage": stage, "set": "merged-11111111"})).set == own
+
+
+def test_without_a_word_it_is_the_shared_set() -> None:
+    assert read_tenant(made()).set is None
+    assert read_adapter(made()).set == "shared"
+    assert read_adapter(made(set="class-64")).set == "class-64"
