@@ -29,7 +29,7 @@ def test_a_store_that_hangs_holds_up_nobody_else(stage: Stage, store: FaultyStor
     with fault(stage, "store-hung", "an artifact store that never answers", within=300) as watch:
         watch.broken()
         stage.fleet.apply(*[stored(store, name, "robot") for name in hung])
-        wait_until(lambda: len(store.asked) >= 4, seconds=30, what="engines ask the store")
+        wait_until(lambda: len(store.asked) >= 4, seconds=90, what="engines ask the store")
         stage.fleet.apply(adapter(robot))
         watch.seconds["others"] = wait_until(lambda: is_ready(stage, robot), seconds=60, what="robot from a good store")
         wait_until(lambda: verdict(stage, hung[0]).get("status") == "False", seconds=120, what="a verdict on the hung")
