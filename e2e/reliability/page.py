@@ -16,8 +16,8 @@ FAULTS = """
 Each is made while a client asks that knows every adapter's right answer: plain requests and streams, for three adapters
 on two replicas. `make faults` fails on any answer by a wrong adapter or version, on a stream of two versions or that
 ends early without an error, on a lost object, and on a plain request that failed although a healthy replica had the
-adapter. Plain requests are sent once; where a gateway's pod or its pickers are killed the client repeats them by
-itself, as openai's does (2 and up to 20 times). Seconds count from the moment of the fault.
+adapter. Plain requests are sent once; where a gateway's pod, its pickers or a node goes the client repeats them by
+itself, as openai's does (2 to 20 times). Seconds count from the moment of the fault.
 
 | fault | {columns} | right answers | streams cut | measured |
 |---|{rules}---|---|---|
