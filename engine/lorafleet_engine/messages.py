@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from lorafleet_contracts.capacity import MemoryBudget, ModelShape
+from lorafleet_engine.stepsums import StepSums
 
 VersionKey: TypeAlias = str
 """One version of one adapter: `{uid}@{digest}`. Engines know versions, never names."""
@@ -346,24 +347,6 @@ class LoopCounters:
     unloads: int = 0
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class StepSums:
-    """Monotonic sums over all steps, and over those that only decode: `sequences` and `rank_sum` (of the distinct
-    adapters) of each, and their products among themselves and with the seconds it took."""
-
-    steps: int = 0
-    seconds: float = 0.0
-    decode_steps: int = 0
-    decode_seconds: float = 0.0
-    sequences: int = 0
-    rank_sum: int = 0
-    sequences_squared: int = 0
-    rank_squared: int = 0
-    sequences_rank: int = 0
-    seconds_sequences: float = 0.0
-    seconds_rank: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

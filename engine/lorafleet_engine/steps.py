@@ -1,7 +1,7 @@
 """Sums over the steps of a loop, for whoever wants to know what a step costs. Owned by loop.py; decides nothing."""
 
-from lorafleet_engine.messages import StepSums
 from lorafleet_engine.scheduler.sequence import StepPlan
+from lorafleet_engine.stepsums import StepSums
 
 
 class StepMeter:

@@ -74,7 +74,9 @@ async def test_the_server_fills_in_the_models_defaults(api: KubeApi) -> None:
     stored = await create(api, "LoraPool", "defaults", POOL)
     filled = LoraPoolSpec.model_validate(stored["spec"])
     assert filled == LoraPoolSpec.model_validate(POOL)
-    assert stored["spec"]["replicas"] == {"min": 1, "redundancy": 1, "mode": "Managed", "desired": 1}
+    assert stored["spec"]["replicas"] == {
+        "min": 1, "redundancy": 1, "mode": "Managed", "desired": 1, "scaleDownAfter": "5m",
+    }  # fmt: skip
     assert stored["spec"]["engine"]["memory"]["gpuUtilizationPercent"] == 92
 
 

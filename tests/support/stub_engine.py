@@ -24,6 +24,7 @@ from lorafleet_contracts.admin import (
     Problem,
     ProblemCode,
     Tier,
+    UsageState,
     VersionPhase,
     VersionRequest,
     VersionState,
@@ -65,6 +66,8 @@ class StubEngine:
     seq: int = 1
     ready: bool = True
     in_flight: int = 0
+    queue: int = 0
+    usage: list[UsageState] = field(default_factory=list)
     pace: Pace = Pace()
     fault: str = ""
     polls: int = 0
@@ -120,6 +123,7 @@ class StubEngine:
         return EngineState(
             boot_id=self.boot_id, seq=self.seq, full=since == 0, ready=self.ready, draining=False,
             base=BaseState(name="smollm2"), memory=memory, in_flight=self.in_flight,
+            queue=self.queue, usage=self.usage,
             versions=[each for key, each in self.versions.items() if self._changed.get(key, 1) > since],
             removed=[key for number, key in self._removed if number > since > 0],
         )  # fmt: skip

@@ -139,8 +139,8 @@ class Replicas(Resource):
     """How many engine replicas the shared set keeps: between `min` and `max`; without `max` exactly `min`.
 
     `redundancy` is how many may be lost without a pinned or busy adapter losing its last copy, or the load its room.
-    `mode: Managed` follows the load. `External` follows `desired`, the scale subresource (`kubectl scale`, an
-    autoscaler); there an absent `max` bounds nothing.
+    `mode: Managed` follows the load: up at once, down when fewer were enough for `scaleDownAfter`. `External` follows
+    `desired`, the scale subresource (`kubectl scale`, an autoscaler); there an absent `max` bounds nothing.
     """
 
     min: Annotated[int, Field(ge=1, le=1000)] = 1
@@ -148,6 +148,7 @@ class Replicas(Resource):
     redundancy: Annotated[int, Field(ge=0, le=64)] = 1
     mode: Literal["Managed", "External"] = "Managed"
     desired: Annotated[int, Field(ge=1, le=1000)] = 1
+    scale_down_after: Duration = "5m"
 
 
 class PlacementSpec(Resource):

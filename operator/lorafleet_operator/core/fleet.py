@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from lorafleet_contracts.durations import parse_seconds
 from lorafleet_contracts.names import SHARED_SET, class_set
 from lorafleet_contracts.resources.pool import LoraPoolSpec, RankClassesStatus, Replicas
 from lorafleet_operator.core.assessment import Case
@@ -90,7 +91,8 @@ def _shared_set(
     replicas = spec.replicas
     if replicas.mode == "External" or replicas.max is None or replicas.max <= replicas.min:
         return EngineSet(SHARED_SET, "Shared", fixed_size(replicas), why=fixed_words(replicas)), None
-    bounds = Bounds(replicas.min, max(replicas.max - others, replicas.min), replicas.redundancy)
+    most, window = max(replicas.max - others, replicas.min), parse_seconds(replicas.scale_down_after)
+    bounds = Bounds(replicas.min, most, replicas.redundancy, window)
     sizing = size_set(SetQuestion(SHARED_SET, bounds, cases), snapshot, now)
     return EngineSet(SHARED_SET, "Shared", sizing.replicas, why=sizing.reason), sizing
 

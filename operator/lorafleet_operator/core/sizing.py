@@ -1,7 +1,7 @@
 """How many replicas a set needs for what is asked of it. Called by fleet.py for each set that follows its load. Pure.
 
-It grows at once and shrinks when STABLE_SECONDS have passed in which fewer were always enough. Nothing but the history
-of those needs is remembered; without one (a new process) the present size stands for as long.
+It grows at once and shrinks when its owner's window has passed in which fewer were always enough. Nothing but the
+history of those needs is remembered; without one (a new process) the present size stands for as long.
 """
 
 import math
@@ -10,19 +10,23 @@ from dataclasses import dataclass
 from lorafleet_operator.core.capability import HEADROOM_PERCENT, Capacity
 from lorafleet_operator.core.popularity import Rates
 
-STABLE_SECONDS = 300.0
-"""How long fewer replicas must have been enough before there are fewer."""
+LEARNING_SECONDS = 90.0
+"""How long a new process needs at least to know a load: three times the time constant of what it measures."""
+IDLE_PER_SECOND = 0.002
+"""A rate of requests below which nothing is asked: four minutes after ten a second have ended."""
 BACKLOG_SECONDS = 30.0
 """Within which requests that wait should be answered beside those that come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the owner says: at least, at most, and how many may be lost without the load losing its room."""
+    """What the owner says: at least, at most, how many may be lost without the load losing its room, and for how many
+    seconds fewer must have been enough before there are fewer."""
 
     least: int
     most: int
     redundancy: int
+    window: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +80,23 @@ def size(case: SizingCase) -> Sizing:
         return Sizing(need, need, f"{need} for {words}")
     kept = _clamp(max(need, min(case.resident, present)), bounds)
     why = f"{kept} hold what must stay on a GPU" if kept > need else f"{kept} for {words}"
-    recent = [each for each in (case.needs.peaks if case.needs else ()) if each[0] > case.now - STABLE_SECONDS]
-    known_since = case.needs.began if case.needs else case.now
+    recent = [each for each in (case.needs.peaks if case.needs else ()) if each[0] > case.now - bounds.window]
+    known_at = (case.needs.began if case.needs else case.now) + max(bounds.window, LEARNING_SECONDS)
     peak = max((replicas for _, replicas in recent), default=0)
-    if known_since > case.now - STABLE_SECONDS:
+    if known_at > case.now:
         peak = max(peak, present)
     stays = min(max(kept, peak), max(present, bounds.least), bounds.most)
     if stays <= kept:
         return Sizing(kept, need, why)
-    ends = [at + STABLE_SECONDS for at, replicas in recent if replicas >= stays] or [known_since + STABLE_SECONDS]
-    return Sizing(stays, need, f"{stays} until fewer were enough for {STABLE_SECONDS:.0f} s; now {why}", min(ends))
+    ends = [at + bounds.window for at, replicas in recent if replicas >= stays] or [known_at]
+    return Sizing(stays, need, f"{stays} until fewer were enough for {bounds.window:.0f} s; now {why}", min(ends))
 
 
 def remember(before: Needs | None, need: int, now: float) -> Needs:
-    """The needs with one more. Only what can still matter is kept."""
+    """The needs with one more. Of what is kept each is larger than all that follow, so that it is never much."""
     began = now if before is None else before.began
     known = before.peaks if before else ()
-    kept = tuple(each for each in known if each[0] > now - STABLE_SECONDS and each[1] > need)
+    kept = tuple(each for each in known if each[1] > need)
     return Needs(began, (*kept, (now, need)))
 
 
@@ -102,6 +106,8 @@ def _demand(case: SizingCase, spare: int) -> _Demand:
     The headroom inside a capacity is there to be used: a set grows only once it is used up.
     """
     requests = case.load.requests_per_s.fast + case.waiting / BACKLOG_SECONDS
+    if requests < IDLE_PER_SECOND:
+        return _Demand(0, "no requests")
     tokens = case.load.tokens_per_s.fast
     per_replica, tokens_each = case.capacity.effective_requests_per_s, case.capacity.effective_tokens_per_s
     source = "measured" if case.capacity.measured else "assumed"

@@ -9,10 +9,12 @@ from lorafleet_operator.core.actions import Apply, Plan
 from lorafleet_operator.core.fleet import fixed_size
 from lorafleet_operator.core.planning import plan_pool
 from lorafleet_operator.core.popularity import Pace, Rates, Track
-from lorafleet_operator.core.sizing import STABLE_SECONDS, Needs
+from lorafleet_operator.core.sizing import Needs
 from lorafleet_operator.core.snapshot import PoolSnapshot, Workload
 from tests.support.fleet import NOW, carry_out, make_adapter, make_pool, make_replica, make_snapshot, make_state
 from tests.support.plans import settle
+
+STABLE_SECONDS = 300.0
 
 
 @pytest.mark.parametrize(

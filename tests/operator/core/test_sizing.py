@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from lorafleet_operator.core.capability import ASSUMED, Capacity
 from lorafleet_operator.core.popularity import Pace, Rates
-from lorafleet_operator.core.sizing import STABLE_SECONDS, Bounds, Needs, SizingCase, remember, shift, size
+from lorafleet_operator.core.sizing import Bounds, Needs, SizingCase, remember, shift, size
 from tests.support.fleet import NOW
 
 BASE = Capacity(10.0, None, 20, measured=True)
+STABLE_SECONDS = 300.0
 LONG_AGO = Needs(NOW - 10 * STABLE_SECONDS)
 
 
@@ -21,7 +22,7 @@ def case(requests: float = 0.0, tokens: float = 0.0, **changes: object) -> Sizin
         "load": Rates(Pace(fast=requests), Pace(fast=tokens)),
         "waiting": 0,
         "capacity": BASE,
-        "bounds": Bounds(1, 100, 1),
+        "bounds": Bounds(1, 100, 1, STABLE_SECONDS),
         "present": 1,
         "resident": 0,
         "needs": LONG_AGO,
@@ -40,13 +41,13 @@ def test_the_source_documents_example() -> None:
 
 @pytest.mark.parametrize(("requests", "least", "most", "expected"), [(0, 1, 9, 1), (0, 3, 9, 3), (90, 1, 9, 9)])
 def test_the_owners_bounds_hold(requests: float, least: int, most: int, expected: int) -> None:
-    assert size(case(requests, bounds=Bounds(least, most, 1), present=None)).replicas == expected
+    assert size(case(requests, bounds=Bounds(least, most, 1, STABLE_SECONDS), present=None)).replicas == expected
 
 
 def test_any_load_at_all_may_lose_a_replica() -> None:
     assert size(case(0.01)).replicas == 2
-    assert size(case(0.01, bounds=Bounds(1, 9, 0))).replicas == 1
-    assert size(case(0.01, bounds=Bounds(1, 9, 3))).replicas == 4
+    assert size(case(0.01, bounds=Bounds(1, 9, 0, STABLE_SECONDS))).replicas == 1
+    assert size(case(0.01, bounds=Bounds(1, 9, 3, STABLE_SECONDS))).replicas == 4
 
 
 def test_tokens_count_where_they_ask_for_more() -> None:
@@ -54,6 +55,11 @@ def test_tokens_count_where_they_ask_for_more() -> None:
     assert size(case(8, 800, capacity=both)).replicas == 2
     sizing = size(case(8, 2400, capacity=both))
     assert (sizing.replicas, "2400 tokens/s at 800 each" in sizing.reason) == (4, True)
+
+
+def test_next_to_nothing_is_nothing() -> None:
+    sizing = size(case(0.001, present=None))
+    assert (sizing.replicas, sizing.reason) == (1, "1 for no requests, 1 to lose; from 1 to 100")
 
 
 def test_requests_that_wait_are_demand() -> None:
@@ -88,8 +94,16 @@ def test_a_new_process_leaves_the_size_until_it_knows_better(needs: Needs | None
     sizing = size(case(0, present=7, needs=needs))
     assert sizing.replicas == 7
     assert sizing.due == (needs.began if needs else NOW) + STABLE_SECONDS
-    assert size(case(0, present=7, needs=needs, bounds=Bounds(1, 4, 1))).replicas == 4, "but for the owner's word"
-    assert size(case(0, present=1, needs=needs, bounds=Bounds(2, 4, 1))).replicas == 2
+    assert size(case(0, present=7, needs=needs, bounds=Bounds(1, 4, 1, STABLE_SECONDS))).replicas == 4, (
+        "but for the owner's word"
+    )
+    assert size(case(0, present=1, needs=needs, bounds=Bounds(2, 4, 1, STABLE_SECONDS))).replicas == 2
+
+
+def test_however_short_the_window_a_new_process_learns_the_load_first() -> None:
+    short = Bounds(1, 9, 1, 5.0)
+    assert size(case(0, present=7, needs=Needs(NOW - 80), bounds=short)).replicas == 7
+    assert size(case(0, present=7, needs=Needs(NOW - 91), bounds=short)).replicas == 1
 
 
 def test_it_never_shrinks_below_what_adapters_need_nor_grows_for_them() -> None:
@@ -100,7 +114,7 @@ def test_it_never_shrinks_below_what_adapters_need_nor_grows_for_them() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 400), st.floats(0.1, 200)), max_size=40), st.integers(1, 5), st.integers(0, 3))
 def test_laws_of_a_days_run(steps: list[tuple[float, float]], least: int, redundancy: int) -> None:
-    present, needs, now, bounds = least, LONG_AGO, NOW, Bounds(least, least + 6, redundancy)
+    present, needs, now, bounds = least, LONG_AGO, NOW, Bounds(least, least + 6, redundancy, STABLE_SECONDS)
     history: list[tuple[float, int]] = []
     for requests, seconds in steps:
         now += seconds
