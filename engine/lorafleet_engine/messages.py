@@ -9,7 +9,7 @@ Life of a version:  LoadAdapter -> AdapterLoaded | AdapterRejected;  UnloadAdapt
 last request has ended; until then the version is "draining" and new requests for it are refused).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from lorafleet_contracts.capacity import MemoryBudget, ModelShape
@@ -371,7 +371,7 @@ class LoopState:
     step_adapters: int
     step_rank_sum: int
     draining: bool
-    sums: StepSums = StepSums()
+    sums: StepSums = field(default_factory=StepSums)
 
 
 FromLoop: TypeAlias = (

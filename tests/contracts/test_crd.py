@@ -43,7 +43,13 @@ def test_every_spec_list_map_and_string_is_bounded(kind: object) -> None:
 
 def test_defaults_of_the_schema_are_those_of_the_model() -> None:
     schema = structural(LoraPoolSpec)
-    assert schema["properties"]["replicas"]["default"] == {"min": 1, "redundancy": 1, "mode": "Managed", "desired": 1}
+    assert schema["properties"]["replicas"]["default"] == {
+        "min": 1,
+        "redundancy": 1,
+        "mode": "Managed",
+        "desired": 1,
+        "scaleDownAfter": "5m",
+    }
     assert schema["properties"]["allowedNamespaces"]["default"] == {"from": "Same"}
     assert schema["properties"]["replicas"]["properties"]["min"]["default"] == 1
     assert "default" not in schema["properties"]["baseModel"]
