@@ -18,7 +18,7 @@ from lorafleet_operator.core.capability import ASSUMED_PENALTY_PERCENT, ASSUMED_
 from lorafleet_operator.core.snapshot import Adapter, Pool, Tenant
 from lorafleet_operator.simulation.demand import Demand, Ranks, assume_files
 from lorafleet_operator.simulation.engines import EngineProfile
-from lorafleet_operator.simulation.hardware import BaseShape, replica_memory
+from lorafleet_operator.simulation.hardware import BaseShape, assumed_memory, replica_memory
 from lorafleet_operator.simulation.measures import Outcome, Sample, Stage, reason_of
 from lorafleet_operator.simulation.run import Case, simulate
 from lorafleet_operator.simulation.traffic import Arrivals, Caller
@@ -232,7 +232,9 @@ def _name(adapter: Adapter) -> str:
 
 
 def _assumptions(terms: Terms, case: Case) -> list[str]:
-    told = [terms.base.assumption] if terms.base.assumption else []
+    spec = case.pool.spec
+    told = [terms.base.assumption, assumed_memory(spec, terms.gpu) if spec else ""]
+    told = [each for each in told if each]
     if terms.capacity is None:
         told.append(f"a replica serves {float(ASSUMED_CAPACITY):g} requests/s without adapters (--capacity-rps)")
     if terms.penalty_percent is None:

@@ -33,6 +33,7 @@ GPU_BYTES: Mapping[str, int] = {
     "l4": 24_000_000_000,
 }
 """By the vendor's data sheets; the driver keeps a little of it."""
+DEFAULT_GPU = "h200"
 ACTIVATION_BYTES = 4_000_000_000
 """On a GPU, as the source of docs/capacity.md assumes; engines report what it is."""
 CPU_ACTIVATION_SHARE = 4
@@ -115,7 +116,17 @@ def replica_memory(spec: LoraPoolSpec, shape: ModelShape, gpu: str | None) -> Me
     return plan_memory(usable, weights, activations, kv_bytes_per_token(shard, dtype_bytes))
 
 
+def assumed_memory(spec: LoraPoolSpec, gpu: str | None) -> str:
+    """What a replica's memory was taken from, "" where manifests or flags say it."""
+    limits = spec.engine.pod.resources.limits
+    if gpu is not None or any(mig_slice_bytes(name) for name in limits):
+        return ""
+    if resolve_device(spec.engine) == "cpu" and limits.get("memory"):
+        return f"a replica may take {limits['memory']} less its host cache, a quarter of it for activations"
+    return f"a replica's GPU is an {DEFAULT_GPU.upper()} of {GPU_BYTES[DEFAULT_GPU] / 1e9:g} GB (--gpu)"
+
+
 def _gpu_bytes(spec: LoraPoolSpec, gpu: str | None) -> int:
     slices = [mig_slice_bytes(name) for name in spec.engine.pod.resources.limits]
     slice_bytes = next((each for each in slices if each), None)
-    return slice_bytes or GPU_BYTES[gpu or "h200"]
+    return slice_bytes or GPU_BYTES[gpu or DEFAULT_GPU]

@@ -81,6 +81,7 @@ def test_a_table_for_people_says_what_is_assumed(tmp_path: Path, capsys: pytest.
     assert "GPUs needed" in printed
     assert "the shape of novel-model is not known; qwen2.5-7b is assumed (--model-config)" in printed
     assert "(--capacity-rps)" in printed
+    assert "a replica's GPU is an H200 of 141 GB (--gpu)" in printed
     assert "rank 16 for 3 adapters" in printed
 
 
