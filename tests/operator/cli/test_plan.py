@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +171,9 @@ def test_one_page_that_loads_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert again.read_text() == text
     assert run("-f", tmp_path, *SHORT, "--report", tmp_path / "absent" / "x.html") == 1
     assert "absent" in capsys.readouterr().err
+
+
+def test_it_needs_the_operator_s_extra_and_nothing_else() -> None:
+    others = ("torch", "triton", "matplotlib", "grpc", "uvicorn", "starlette")
+    code = f"import sys, lorafleet_operator.cli.plan; sys.exit(any(name in sys.modules for name in {others}))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
