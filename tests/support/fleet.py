@@ -18,7 +18,7 @@ from lorafleet_contracts.admin import (
     VersionState,
 )
 from lorafleet_contracts.resources.adapter import LoraAdapterSpec, LoraAdapterStatus
-from lorafleet_contracts.resources.pool import LoraPoolSpec, LoraPoolStatus
+from lorafleet_contracts.resources.pool import LoraPoolSpec, LoraPoolStatus, Replicas
 from lorafleet_contracts.resources.tenant import TenantSpec, TenantStatus
 from lorafleet_operator.core.actions import Apply, Delete, Inspect, Load, Plan, Unload
 from lorafleet_operator.core.snapshot import (
@@ -107,12 +107,12 @@ def make_version(uid: str, digest: str, phase: VersionPhase = VersionPhase.RESID
 
 def make_replica(index: int = 0, state: EngineState | None = None, **changes: Any) -> Replica:
     """A ready replica, empty unless a state is given."""
-    fields: dict[str, Any] = {"ready": True, "deleting": False, "current": True}
-    return Replica(name=f"smol-shared-{index}", state=state or make_state(), **{**fields, **changes})
+    fields: dict[str, Any] = {"name": f"smol-shared-{index}", "ready": True, "deleting": False, "current": True}
+    return Replica(state=state or make_state(), **{**fields, **changes})
 
 
 def make_snapshot(**changes: Any) -> PoolSnapshot:
-    """One pool with one ready replica."""
+    """One pool with one ready replica. Unless told otherwise, it wants as many as there are."""
     fields: dict[str, Any] = {
         "pool": make_pool(),
         "adapters": (),
@@ -121,9 +121,14 @@ def make_snapshot(**changes: Any) -> PoolSnapshot:
         "namespaces": {"demo": {}},
         "defaults": EngineDefaults("registry/engine:1"),
         "tokens": TOKENS,
-        "workloads": {"shared": Workload(replicas=1, settled=True)},
+        **changes,
     }
-    return PoolSnapshot(**{**fields, **changes})
+    size = max(1, len(fields["replicas"]))
+    pool = fields["pool"]
+    if pool.spec is not None and pool.spec.replicas == Replicas():
+        spec = pool.spec.model_copy(update={"replicas": Replicas(min=size)})
+        fields["pool"] = replace(pool, spec=spec)
+    return PoolSnapshot(**{"workloads": {"shared": Workload(size, settled=True, partition=size)}, **fields})
 
 
 def report_for(uri: str, size: int = SIZE, **changes: Any) -> AdapterReport:

@@ -90,9 +90,9 @@ class Plan:
     """What to do now, and in how many seconds to look again even if nothing happens (None: no need).
 
     `statuses` are sorted by urgency; they are what should be written and is not yet, or the most urgent part of it.
-    `surplus` are the versions that nobody needs any more; `tells_popularity` says that one of the statuses is written
-    for that alone. `needs` are the replicas that the load of each set asks for now, `moves` counts loads of versions
-    that serve elsewhere already.
+    `surplus` are the versions that nobody needs any more, `leaving` the replicas that are to go; `tells_popularity`
+    says that one of the statuses is written for that alone. `needs` are the replicas that the load of each set asks for
+    now, `moves` counts loads of versions that serve elsewhere already.
     """
 
     actions: tuple[Action, ...] = ()
@@ -100,6 +100,7 @@ class Plan:
     warnings: tuple[Warn, ...] = ()
     surplus: tuple[VersionOn, ...] = ()
     moves: int = 0
+    leaving: frozenset[str] = frozenset()
     tells_popularity: bool = False
     needs: Mapping[str, int] = field(default_factory=dict)
     again_in: float | None = None

@@ -3,28 +3,30 @@
 Called by the planning for pools that are not refused.
 """
 
+from collections.abc import Sequence
+
 from lorafleet_contracts.resources.pool import LoraPoolSpec
 from lorafleet_operator.core.actions import Apply, Delete
-from lorafleet_operator.core.fleet import Fleet
 from lorafleet_operator.core.manifests.disruption import build_disruption_budget
 from lorafleet_operator.core.manifests.engine import build_stateful_set
 from lorafleet_operator.core.manifests.identity import fingerprint, set_name
 from lorafleet_operator.core.manifests.policy import build_network_policy
 from lorafleet_operator.core.manifests.service import build_service
 from lorafleet_operator.core.manifests.tokens import build_tokens
+from lorafleet_operator.core.sets import EngineSet
 from lorafleet_operator.core.snapshot import PoolSnapshot
 
 OF_A_SET = ("Service", "PodDisruptionBudget", "StatefulSet")
 """In the order in which they end: nothing is sent any more first; the StatefulSet tells of the set, so it goes last."""
 
 
-def due_applies(snapshot: PoolSnapshot, spec: LoraPoolSpec, fleet: Fleet) -> list[Apply]:
+def due_applies(snapshot: PoolSnapshot, spec: LoraPoolSpec, sets: Sequence[EngineSet]) -> list[Apply]:
     """Objects that the API server is not known to hold as they should be; what protects before what runs."""
     meta, neighbours = snapshot.pool.meta, snapshot.defaults.neighbours
     manifests = [build_tokens(meta, snapshot.tokens)]
     if neighbours:
         manifests.append(build_network_policy(meta, neighbours))
-    for each in fleet.sets:
+    for each in sets:
         manifests += [
             build_service(meta, each),
             build_disruption_budget(meta, each),
@@ -38,12 +40,9 @@ def due_applies(snapshot: PoolSnapshot, spec: LoraPoolSpec, fleet: Fleet) -> lis
     return applies
 
 
-def due_deletes(snapshot: PoolSnapshot, fleet: Fleet) -> list[Delete]:
-    """The objects of sets that are there and that nobody wants."""
+def deletes(snapshot: PoolSnapshot, ended: Sequence[str]) -> list[Delete]:
+    """The end of the objects of these sets."""
     meta = snapshot.pool.meta
-    unwanted = sorted(snapshot.workloads.keys() - {each.name for each in fleet.sets})
     return [
-        Delete(f"{kind}/{set_name(meta.name, name)}", meta.namespace, meta.uid)
-        for name in unwanted
-        for kind in OF_A_SET
+        Delete(f"{kind}/{set_name(meta.name, name)}", meta.namespace, meta.uid) for name in ended for kind in OF_A_SET
     ]

@@ -14,10 +14,11 @@ from lorafleet_operator.core.announcing import news_of, tell_classes, tell_promo
 from lorafleet_operator.core.assessment import Case, assess
 from lorafleet_operator.core.budgets import news_of_difference
 from lorafleet_operator.core.conditions import Refusal
+from lorafleet_operator.core.drains import let_go, who_leaves
 from lorafleet_operator.core.fleet import Fleet, decide_fleet
 from lorafleet_operator.core.homes import Layouts, lay_out_sets
-from lorafleet_operator.core.objects import due_applies, due_deletes
-from lorafleet_operator.core.pools import judge_pool, refuse_pool
+from lorafleet_operator.core.objects import deletes, due_applies
+from lorafleet_operator.core.pools import judge_pool, refuse_pool, tell_late
 from lorafleet_operator.core.snapshot import Meta, OrphanSnapshot, PoolSnapshot, Replica
 from lorafleet_operator.core.telling import shown_popularity, tell_popularity
 from lorafleet_operator.core.tenants import index_adapters, judge_orphan_tenant, judge_tenant, next_expiry
@@ -42,27 +43,34 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
     cases = assess(snapshot, pool.spec)
     view = look(snapshot, now)
     fleet = decide_fleet(snapshot, pool.spec, cases, view)
+    view = replace(view, leaving=who_leaves(snapshot, fleet.sets))
+    layouts = lay_out_sets(cases, view, fleet, rules_of(pool.spec, snapshot.load))
+    placed = {name: each.placed for name, each in layouts.by_set.items()}
+    homes = {case.home for case in cases if case.serving is not None}
+    departures = let_go(snapshot, fleet.sets, view, placed, homes)
     objects: list[Action] = []
     if refusal is None:
-        objects = [*due_applies(snapshot, pool.spec, fleet), *due_deletes(snapshot, fleet)]
-    layouts = lay_out_sets(cases, view, fleet, rules_of(pool.spec, snapshot.load))
+        objects = [*due_applies(snapshot, pool.spec, departures.sets), *deletes(snapshot, departures.ended)]
     inspections, inspect_due = _inspections(cases, view)
     adapter_writes = _adapter_writes(cases, snapshot, (fleet, layouts), view)
-    pool_writes = _pool_writes(snapshot, refusal, fleet, now)
+    pool_writes = _pool_writes(snapshot, refusal, fleet, now, departures.late)
     other_writes = [*pool_writes, *_tenant_writes(snapshot, pool.spec, fleet, now)]
     news = news_of(other_writes, pool, snapshot.tenants)
     writes = [*other_writes, *adapter_writes]
     told, tell_due = tell_popularity(snapshot, {each.uid for each in adapter_writes}, now)
-    moments = [
-        each
-        for each in (layouts.due, fleet.due, inspect_due, tell_due, next_expiry(snapshot.tenants, now))
-        if each is not None
-    ]
+    dues = (layouts.due, fleet.due, departures.due, inspect_due, tell_due, next_expiry(snapshot.tenants, now))
+    moments = [each for each in dues if each is not None]
     return Plan(
         actions=(*objects, *inspections, *layouts.actions),
         statuses=(*writes, *told),
-        warnings=(*_pool_warnings(snapshot, pool_writes), *news, *_warnings(cases, adapter_writes)),
+        warnings=(
+            *_pool_warnings(snapshot, pool_writes),
+            *news,
+            *_late_warnings(pool_writes, pool.meta, departures.late),
+            *_warnings(cases, adapter_writes),
+        ),
         surplus=layouts.surplus,
+        leaving=view.leaving,
         moves=layouts.moves,
         tells_popularity=bool(told),
         needs={name: each.need for name, each in fleet.sizes.items()},
@@ -84,8 +92,10 @@ def plan_orphans(snapshot: OrphanSnapshot, now: float) -> Plan:
     return Plan(statuses=tuple(writes))
 
 
-def _pool_writes(snapshot: PoolSnapshot, refusal: Refusal | None, fleet: Fleet, now: float) -> list[StatusWrite]:
-    meta, judged = snapshot.pool.meta, judge_pool(snapshot, refusal, fleet.sets, now)
+def _pool_writes(
+    snapshot: PoolSnapshot, refusal: Refusal | None, fleet: Fleet, now: float, late: Sequence[str] = ()
+) -> list[StatusWrite]:
+    meta, judged = snapshot.pool.meta, judge_pool(snapshot, refusal, fleet.sets, now, late)
     verdict = tell_classes(snapshot.pool, judged, fleet)
     return [StatusWrite("LoraPool", meta.namespace, meta.name, meta.uid, verdict)] if verdict else []
 
@@ -108,7 +118,7 @@ def _inspections(cases: Sequence[Case], view: View) -> tuple[list[Inspect], floa
             moments.append(due)
             continue
         last = attempts.get(case.inspection)
-        shunned = view.silent | {last.replica if last else ""}
+        shunned = view.silent | view.leaving | {last.replica if last else ""}
         replica = min(used, key=lambda name: (name in shunned, busy[name], used[name], name))
         busy[replica] += 1
         inspections.append(Inspect(case.inspection, replica, spec.source.uri, spec.source.digest))
@@ -167,6 +177,13 @@ def _warnings(cases: Sequence[Case], writes: Sequence[StatusWrite]) -> tuple[War
             name = f"{meta.name}.{meta.uid}.{meta.generation}"
             warnings.append(Warn(name, write, meta.generation, Reason.VERIFIED_WITH_WARNINGS.value, message))
     return tuple(warnings)
+
+
+def _late_warnings(writes: Sequence[StatusWrite], pool: Meta, late: Sequence[str]) -> list[Warn]:
+    """One for each generation of a pool that makes a replica go too early."""
+    name = f"{pool.name}.{pool.uid}.{pool.generation}.late"
+    about = (each for each in writes if each.kind == "LoraPool")
+    return [Warn(name, each, pool.generation, "DrainedLate", tell_late(late)) for each in about if late]
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,14 +75,17 @@ def refuse_pool(pool: Pool, cluster_wide: bool) -> Refusal | None:
 
 
 def judge_pool(
-    snapshot: PoolSnapshot, refusal: Refusal | None, sets: Sequence[EngineSet], now: float
+    snapshot: PoolSnapshot, refusal: Refusal | None, sets: Sequence[EngineSet], now: float, late: Sequence[str] = ()
 ) -> LoraPoolStatus | None:
-    """The status to write, or None when the one that stands says the same. `sets` are those that should be there."""
+    """The status to write, or None when the one that stands says the same.
+
+    `sets` are those that should be there, `late` the replicas that go although nobody has taken over from them.
+    """
     pool, old = snapshot.pool, snapshot.pool.status
     tally = _count(snapshot, sets)
     if refusal is None and snapshot.refusals:
         refusal = Refusal(Reason.INVALID, f"the API server refuses {'; '.join(snapshot.refusals)}. Correct engine.pod")
-    drafts = _refused(refusal) if refusal else _observed(snapshot, tally)
+    drafts = _refused(refusal) if refusal else _observed(snapshot, tally, late)
     told = _tell_sets(snapshot, sets)
     states = [each.state for each in snapshot.replicas if each.usable and each.state is not None]
     shared = next((each for each in told if each.name == SHARED_SET), EngineSetStatus(name=SHARED_SET))
@@ -153,10 +156,12 @@ def _refused(refusal: Refusal) -> list[Draft]:
     ]
 
 
-def _observed(snapshot: PoolSnapshot, tally: _Tally) -> list[Draft]:
+def _observed(snapshot: PoolSnapshot, tally: _Tally, late: Sequence[str]) -> list[Draft]:
     stuck = _find_stuck(snapshot.replicas)
     ready, complete = tally.answers, tally.complete
     progress = stuck.message if stuck else f"{tally.ready} of {tally.wanted} replicas ready"
+    if late:
+        progress += f"; {tell_late(late)}"
     if ready:
         readiness = Draft(T.READY, True, Reason.READY)
     else:
@@ -167,12 +172,17 @@ def _observed(snapshot: PoolSnapshot, tally: _Tally) -> list[Draft]:
         Draft(T.ACCEPTED, True, Reason.ACCEPTED),
         _degraded(snapshot.pool, tally, complete, progress),
         Draft(T.RECONCILING, False, Reason.RECONCILED)
-        if complete or stalled
+        if (complete and not late) or stalled
         else Draft(T.RECONCILING, True, Reason.PROGRESSING, progress),
         Draft(T.STALLED, True, stuck.reason, stuck.message)
         if stalled and stuck
         else Draft(T.STALLED, False, Reason.RECONCILED),
     ]
+
+
+def tell_late(late: Sequence[str]) -> str:
+    """What is said of replicas that go although nobody has taken over from them."""
+    return f"{', '.join(late)} must go, and no other replica has taken over all that it has"
 
 
 def _degraded(pool: Pool, tally: _Tally, complete: bool, progress: str) -> Draft:

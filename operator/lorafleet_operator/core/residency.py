@@ -71,19 +71,25 @@ def _is_seated(held: VersionState, choice: Choice) -> bool:
 
 
 def _surplus(placed: Mapping[str, Placed], view: View) -> dict[VersionOn, VersionState]:
-    """What no wish needs: no copy of a version goes while one that should be there does not answer yet."""
+    """What no wish needs: no copy of a version goes while one that should be there does not answer yet.
+
+    From a replica that leaves not even a version goes that has no other place.
+    """
     wanted = {(choice.replica, key) for key, where in placed.items() for choice in where.choices}
-    unsettled = {
+    expected = {
         key
         for key, where in placed.items()
-        if len(view.holders.get(key, ())) > len(where.choices)
-        and any(choice.replica not in view.resident.get(key, ()) for choice in where.choices)
+        if any(choice.replica not in view.resident.get(key, ()) for choice in where.choices)
     }
+    unsettled = {key for key in expected if len(view.holders.get(key, ())) > len(placed[key].choices)}
+    homeless = expected | {key for key, where in placed.items() if not where.choices}
     return {
         view.target(name, version.uid, version.digest): version
         for name, versions in view.versions.items()
         for key, version in versions.items()
-        if (name, key) not in wanted and key not in unsettled and version.phase != VersionPhase.DRAINING
+        if (name, key) not in wanted
+        and key not in (homeless if name in view.leaving else unsettled)
+        and version.phase != VersionPhase.DRAINING
     }
 
 

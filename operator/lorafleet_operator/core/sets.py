@@ -24,7 +24,8 @@ class EngineSet:
     """One set of equal replicas: `name` is its label, unique inside the pool, `replicas` how many there should be.
 
     `ceiling` is the highest rank of a rank class, `tenant` the namespace/name that a dedicated set is for, `why` says
-    where the size comes from. Names are `shared`, `class-CEILING`, `private-XXXXXXXX` and `merged-XXXXXXXX`.
+    where the size comes from. Names are `shared`, `class-CEILING`, `private-XXXXXXXX` and `merged-XXXXXXXX`. For now
+    (drains.py) replicas of a number below `partition` keep an old template, and `disruptions` of them may be evicted.
     """
 
     name: str
@@ -34,6 +35,8 @@ class EngineSet:
     tenant: str | None = None
     merged: Merge | None = None
     why: str = ""
+    partition: int = 0
+    disruptions: int = 1
 
 
 def kind_of(name: str) -> SetKind:

@@ -142,7 +142,8 @@ class Memory:
 
     `silent` says when a replica last left a call of its admin port without an answer (it has answered none since);
     `surplus` since when plans have found a version to be of no use any more; `popularity_told` when a status was last
-    written for nothing but popularity; `moved_at` when a version was last moved, or memory began. All in epoch seconds.
+    written for nothing but popularity; `moved_at` when a version was last moved, or memory began; `leaving` since when
+    plans want a replica to go. All in epoch seconds.
     """
 
     inspections: Mapping[InspectionKey, Attempt] = field(default_factory=lambda: MappingProxyType({}))
@@ -152,14 +153,22 @@ class Memory:
     surplus: Mapping[VersionOn, float] = field(default_factory=lambda: MappingProxyType({}))
     popularity_told: float = 0.0
     moved_at: float = 0.0
+    leaving: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A set's StatefulSet as it is: `settled` when its controller has rolled the newest template out."""
+    """A set's StatefulSet as it is: `settled` when its controller has rolled the newest template out.
+
+    `observed`: the controller has seen the newest spec, so that it is known which replicas are current. `rolled_out`:
+    it makes all replicas with the newest template. Those of a number below `partition` keep an old one.
+    """
 
     replicas: int
     settled: bool
+    observed: bool = True
+    rolled_out: bool = True
+    partition: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ class View:
     `silent` replicas leave calls without an answer; `inspected` says where an adapter's files were verified.
     `holders` have a version or are getting it, `resident` answer with it; `failing` failed to take it when they
     were last asked, `failed` did so lately; `reasons` says why a load went to a replica; `quality` is what the first
-    replica that has checked a version says.
+    replica that has checked a version says. `leaving` replicas serve on, but get nothing new.
     """
 
     usable: Mapping[str, Replica]
@@ -36,6 +36,7 @@ class View:
     quality: Mapping[str, QualityState]
     silent: frozenset[str]
     inspected: Mapping[InspectionKey, str]
+    leaving: frozenset[str] = frozenset()
 
     def target(self, replica: str, uid: str, digest: str) -> VersionOn:
         """The name of one version on this life of a usable replica."""

@@ -114,7 +114,7 @@ def bins_of(view: View, wishes: Sequence[Wish], rules: Rules) -> list[Bin]:
             free=memory.adapters - memory.adapters_used,
             host=rules.host_cache,
             domain=(each.zone if zones else each.node),
-            leaving=each.cordoned,
+            leaving=each.name in view.leaving,
         )
         for each in replicas
         if each.state and (memory := each.state.memory)

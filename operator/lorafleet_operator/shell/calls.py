@@ -46,6 +46,7 @@ class PoolCalls:
         self._surplus: dict[VersionOn, float] = {}
         # A process that starts knows nothing of the moves of the one before: it makes none for a while.
         self._moved = steady()
+        self._leaving: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots: dict[tuple[str, str], asyncio.Semaphore] = {}
 
@@ -61,6 +62,7 @@ class PoolCalls:
             silent,
             surplus,
             moved_at=self._moved + self._offset,
+            leaving={name: at + self._offset for name, at in self._leaving.items()},
         )
 
     def note_surplus(self, found: Collection[VersionOn]) -> None:
@@ -71,6 +73,11 @@ class PoolCalls:
     def note_moves(self) -> None:
         """Remember that a version is being moved now."""
         self._moved = self._steady()
+
+    def note_leaving(self, names: Collection[str]) -> None:
+        """Remember since when these replicas, and no others, are to go."""
+        now = self._steady()
+        self._leaving = {name: self._leaving.get(name, now) for name in names}
 
     def start(self, action: Inspect | Load | Unload, address: AdminAddress) -> None:
         """Begin a call; its end is remembered and announced."""

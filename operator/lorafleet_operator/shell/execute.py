@@ -38,6 +38,7 @@ class Executor:
             else:
                 self._start(action, memory, tokens, find_pod)
         memory.calls.note_surplus(plan.surplus)
+        memory.calls.note_leaving(plan.leaving)
         memory.load.note(plan)
         if plan.moves:
             memory.calls.note_moves()

@@ -83,7 +83,7 @@ class Observer:
             namespaces=self._watches.namespaces(),
             defaults=self._defaults,
             tokens=keys.tokens_for(pool.meta.uid),
-            workloads={name: Workload(each.replicas, each.settled) for name, each in sets.items()},
+            workloads={name: _workload(each) for name, each in sets.items()},
             applied=memory.objects.standing(found),
             refusals=memory.objects.refusals(),
             memory=replace(memory.calls.memory(), popularity_told=memory.load.told_at(time.time())),
@@ -113,3 +113,7 @@ class Observer:
             zone=node.zone if node else "",
             cordoned=node is not None and node.cordoned,
         )
+
+
+def _workload(record: SetRecord) -> Workload:
+    return Workload(record.replicas, record.settled, record.observed, record.rolled_out, record.partition)

@@ -63,6 +63,8 @@ class NodeRecord:
 class SetRecord:
     """A StatefulSet of engines. `template` is the newest one's hash, `settled` whether all replicas run it.
 
+    The rest is core's Workload.
+
     `owner` is the uid of the pool that it belongs to.
     """
 
@@ -74,6 +76,9 @@ class SetRecord:
     replicas: int
     template: str
     settled: bool
+    observed: bool
+    rolled_out: bool
+    partition: int
 
 
 def read_pool(found: Object) -> Seen[Pool]:
@@ -136,6 +141,7 @@ def read_set(found: Object) -> SetRecord:
     """Project a StatefulSet of engines."""
     meta, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
     replicas = int(spec.get("replicas", 1))
+    rolling = (spec.get("updateStrategy") or {}).get("rollingUpdate") or {}
     observed = status.get("observedGeneration") == meta.get("generation")
     updated = status.get("updateRevision", "") == status.get("currentRevision", "")
     owners = [each["uid"] for each in meta.get("ownerReferences") or [] if each.get("controller")]
@@ -148,6 +154,9 @@ def read_set(found: Object) -> SetRecord:
         replicas=replicas,
         template=status.get("updateRevision", "") if observed else "",
         settled=observed and updated and status.get("replicas", 0) == replicas,
+        observed=observed,
+        rolled_out=updated,
+        partition=int(rolling.get("partition", 0)),
     )
 
 

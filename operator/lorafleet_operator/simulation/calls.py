@@ -59,6 +59,7 @@ class Calls:
         self._unloads: dict[VersionOn, Attempt] = {}
         self._surplus: dict[VersionOn, float] = {}
         self._moved = clock.now
+        self._leaving: dict[str, float] = {}
         self._running: dict[tuple[str, str], int] = defaultdict(int)
         self._waiting: dict[tuple[str, str], deque[Callable[[], None]]] = defaultdict(deque)
         self.loads = 0
@@ -67,7 +68,11 @@ class Calls:
     def memory(self) -> Memory:
         """What a snapshot may know of the calls."""
         calls = (dict(self._inspections), dict(self._loads), dict(self._unloads))
-        return Memory(*calls, {}, dict(self._surplus), moved_at=self._moved)
+        return Memory(*calls, {}, dict(self._surplus), moved_at=self._moved, leaving=dict(self._leaving))
+
+    def note_leaving(self, names: Collection[str]) -> None:
+        """Remember since when these replicas, and no others, are to go."""
+        self._leaving = {name: self._leaving.get(name, self._clock.now) for name in names}
 
     def note_surplus(self, found: Collection[VersionOn]) -> None:
         """Remember since when these versions, and no others, have been of no use."""

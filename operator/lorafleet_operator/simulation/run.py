@@ -143,6 +143,7 @@ class _Run:
                 case Unload():
                     self._calls.unload(action)
         self._calls.note_surplus(plan.surplus)
+        self._calls.note_leaving(plan.leaving)
         if plan.moves:
             self._calls.note_moves()
         self._load.note(plan)

@@ -199,13 +199,15 @@ def test_a_hot_adapter_gets_a_second_replica_within_the_moves_of_an_hour() -> No
     end, _ = settle(asked)
     assert end.memory.moved_at == NOW
     assert {each.reason for each in end.adapters[0].status.placements} == {"LeastLoaded", "Redundancy"}
-    none = replace(asked, pool=make_pool(placement={"maxMovesPerHour": 0}, status=asked.pool.status))
+    none = replace(
+        asked, pool=make_pool(placement={"maxMovesPerHour": 0}, replicas={"min": 2}, status=asked.pool.status)
+    )
     assert not pick(plan_pool(none, NOW), Load)
 
 
 def test_a_version_that_moves_stays_where_it_was_until_it_answers_where_it_goes() -> None:
     adapters = tuple(make_adapter(f"a{number:02d}") for number in range(10))
-    one, _ = settle(make_snapshot(adapters=adapters))
+    one, _ = settle(make_snapshot(pool=make_pool(replicas={"min": 2}), adapters=adapters))
     load = Track(adapters={each.meta.uid: Rates(Pace(1.0, 1.0)) for each in adapters})
     two = replace(one, replicas=(*one.replicas, make_replica(1)), load=load)
     plan = plan_pool(two, NOW)
@@ -223,7 +225,7 @@ def test_a_version_that_moves_stays_where_it_was_until_it_answers_where_it_goes(
 
 
 def test_a_failed_load_is_retried_with_backoff_and_elsewhere() -> None:
-    snapshot = make_snapshot(adapters=(make_adapter("pirate"),))
+    snapshot = make_snapshot(pool=make_pool(replicas={"min": 2}), adapters=(make_adapter("pirate"),))
     snapshot = carry_out(snapshot, plan_pool(snapshot, NOW))
     [load] = pick(plan_pool(snapshot, NOW), Load)
     busy = Problem(title="busy", status=503, code=ProblemCode.LOADER_BUSY)

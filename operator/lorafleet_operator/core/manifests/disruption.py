@@ -1,4 +1,4 @@
-"""The PodDisruptionBudget of a set of engines: a drain takes one replica at a time."""
+"""The PodDisruptionBudget of a set of engines: a drain takes one replica at a time, and that once it is empty."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from lorafleet_operator.core.snapshot import Meta
 
 
 def build_disruption_budget(pool: Meta, engines: EngineSet) -> dict[str, Any]:
-    """At most one voluntary disruption at a time; a replica that isn't ready may always go, so no drain hangs on it."""
+    """As many voluntary disruptions as the set bears; what isn't ready may always go: no drain hangs on it."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": object_meta(pool, set_name(pool.name, engines.name), engines.name),
         "spec": {
-            "maxUnavailable": 1,
+            "maxUnavailable": engines.disruptions,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {"matchLabels": selector_labels(pool.name, engines.name)},
         },

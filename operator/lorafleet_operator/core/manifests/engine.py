@@ -25,7 +25,7 @@ PEER_BYTES = 64 << 20
 
 
 def build_stateful_set(pool: Meta, spec: LoraPoolSpec, defaults: EngineDefaults, engines: EngineSet) -> dict[str, Any]:
-    """Replicas with stable names; all start at once, a changed template rolls through them one by one."""
+    """Replicas with stable names; all start at once, a changed template comes to those from the partition on."""
     name = set_name(pool.name, engines.name)
     return {
         "apiVersion": "apps/v1",
@@ -35,7 +35,7 @@ def build_stateful_set(pool: Meta, spec: LoraPoolSpec, defaults: EngineDefaults,
             "serviceName": name,
             "replicas": engines.replicas,
             "podManagementPolicy": "Parallel",
-            "updateStrategy": {"type": "RollingUpdate"},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": engines.partition}},
             "selector": {"matchLabels": selector_labels(pool.name, engines.name)},
             "template": {
                 "metadata": {"labels": labels(pool.name, engines.name)},
