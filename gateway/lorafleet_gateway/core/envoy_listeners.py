@@ -36,6 +36,8 @@ CLIENT_PREFIXES = (HEADER_PREFIX, "x-envoy-", "x-gateway-", "x-forwarded-")
 """Headers that no client may set."""
 CLIENT_HEADERS = ("forwarded", "x-request-id")
 """Headers, besides, that the gateway alone may set or that would say untrue things behind it."""
+PICKER_HEADERS = (":method", ":path", "authorization", "content-length")
+"""What the picker is told of a request's headers."""
 TLS_SECRET = "clients"
 
 
@@ -195,6 +197,7 @@ def _picker_filter(seconds: int) -> Document:
             "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}},
             "failure_mode_allow": False,
             "message_timeout": f"{seconds}s",
+            "forward_rules": {"allowed_headers": {"patterns": [{"exact": name} for name in PICKER_HEADERS]}},
             "processing_mode": {
                 "request_header_mode": "SEND",
                 "request_body_mode": "BUFFERED",
