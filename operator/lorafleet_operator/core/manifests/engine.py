@@ -26,7 +26,7 @@ PEER_BYTES = 64 << 20
 
 def build_stateful_set(pool: Meta, spec: LoraPoolSpec, defaults: EngineDefaults, engines: EngineSet) -> dict[str, Any]:
     """Replicas with stable names; all start at once, a changed template comes to those from the partition on."""
-    name = set_name(pool.name, engines.name)
+    name, spec = set_name(pool.name, engines.name), _spec_of(spec, engines)
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -43,6 +43,15 @@ def build_stateful_set(pool: Meta, spec: LoraPoolSpec, defaults: EngineDefaults,
             },
         },
     }
+
+
+def _spec_of(spec: LoraPoolSpec, engines: EngineSet) -> LoraPoolSpec:
+    """A tenant's own replicas have what `dedicated.pod` says in the place of the same in `engine.pod`."""
+    if engines.kind not in ("Private", "Merged"):
+        return spec
+    own = {name: value for name, value in spec.dedicated.pod if value is not None}
+    pod = spec.engine.pod.model_copy(update=own)
+    return spec.model_copy(update={"engine": spec.engine.model_copy(update={"pod": pod})})
 
 
 def resolve_device(engine: EngineSpec) -> str:

@@ -68,6 +68,17 @@ MERGED = EngineSet(
     tenant="team/acme",
     merged=Merge("http://assets/pirate", f"uid-1@sha256:{'b' * 64}", "team", "pirate"),
 )
+PRIVATE = EngineSet("private-0a1b2c3d", "Private", 1, tenant="team/acme")
+SLICE: dict[str, Any] = {
+    "dedicated": {
+        "pod": {
+            "resources": {"limits": {"nvidia.com/mig-3g.71gb": "1"}},
+            "nodeSelector": {"slices": "yes"},
+            "tolerations": [],
+        }
+    }
+}
+"""On tenants' own replicas a MIG slice of other nodes."""
 
 
 @pytest.mark.parametrize(
@@ -76,6 +87,7 @@ MERGED = EngineSet(
         ("statefulset-small", build_stateful_set(make_meta("smol"), spec_of(), DEFAULTS, shared(1))),
         ("statefulset-gpu", build_stateful_set(make_meta("qwen", "serving"), spec_of(**GPU), DEFAULTS, shared(3))),
         ("statefulset-merged", build_stateful_set(make_meta("smol"), spec_of(), DEFAULTS, MERGED)),
+        ("statefulset-dedicated", build_stateful_set(make_meta("qwen"), spec_of(**GPU, **SLICE), DEFAULTS, PRIVATE)),
         ("service", build_service(make_meta("smol"), shared(1))),
         ("disruption", build_disruption_budget(make_meta("smol"), shared(1))),
         ("policy", build_network_policy(make_meta("smol"), Neighbours("fleet", "main", ("metrics", "ops")))),
