@@ -20,6 +20,7 @@ from lorafleet_contracts.admin import (
     EngineState,
     InspectRequest,
     MemoryState,
+    MergedState,
     PortName,
     Problem,
     ProblemCode,
@@ -72,6 +73,7 @@ class StubEngine:
     fault: str = ""
     polls: int = 0
     busiest: int = 0
+    merged: MergedState | None = None
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
     _changed: dict[str, int] = field(default_factory=dict)
     _removed: list[tuple[int, str]] = field(default_factory=list)
@@ -108,6 +110,19 @@ class StubEngine:
         """Bytes on the GPU."""
         return sum(each.bytes for each in self.versions.values() if each.tier is Tier.GPU)
 
+    def answers(self, key: str) -> bool:
+        """Whether a request for a version is served."""
+        merged = self.merged and version_key(self.merged.uid, self.merged.digest) == key
+        return self.ready and (bool(merged) or key in self.resident())
+
+    def serve(self, key: str, tenant: str) -> None:
+        """Count a request of a tenant for a version."""
+        rows = {(each.tenant, each.adapter): each for each in self.usage}
+        row = rows.get((tenant, key)) or UsageState(tenant=tenant, adapter=key, gateway="g")
+        rows[tenant, key] = row.model_copy(update={"requests": row.requests + 1})
+        self.usage = list(rows.values())
+        self.touch()
+
     def report(self, uri: str) -> AdapterReport:
         """What this source holds."""
         digest = f"sha256:{hashlib.sha256(uri.encode()).hexdigest()}"
@@ -123,7 +138,7 @@ class StubEngine:
         return EngineState(
             boot_id=self.boot_id, seq=self.seq, full=since == 0, ready=self.ready, draining=False,
             base=BaseState(name="smollm2"), memory=memory, in_flight=self.in_flight,
-            queue=self.queue, usage=self.usage,
+            queue=self.queue, usage=self.usage, merged=self.merged,
             versions=[each for key, each in self.versions.items() if self._changed.get(key, 1) > since],
             removed=[key for number, key in self._removed if number > since > 0],
         )  # fmt: skip

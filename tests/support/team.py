@@ -131,19 +131,19 @@ class Team:
         data = (await eventually(ask, what="the tokens"))["data"]
         return {port: base64.b64decode(text).decode().split() for port, text in data.items()}
 
-    async def engine(self, index: int = 0, pool: str = "smol") -> StubEngine:
-        """A ready engine pod `POOL-shared-INDEX` with a stub behind it."""
+    async def engine(self, index: int = 0, pool: str = "smol", engines: str = "shared") -> StubEngine:
+        """A ready engine pod `POOL-SET-INDEX` with a stub behind it."""
         ip = f"127.77.{next(self._addresses)}.{uuid.uuid4().int % 250 + 2}"
         engine = await self._stack.enter_async_context(run_stub_engine(ip, await self.tokens(pool)))
-        await self.pod(index, pool, ip)
+        await self.pod(index, pool, ip, engines)
         return engine
 
-    async def pod(self, index: int, pool: str, ip: str) -> None:
+    async def pod(self, index: int, pool: str, ip: str, engines: str = "shared") -> None:
         """Make a pod, run it and say it is ready."""
-        name = f"{pool}-shared-{index}"
+        name = f"{pool}-{engines}-{index}"
         labels = {
             "lorafleet.io/pool": pool,
-            "lorafleet.io/set": "shared",
+            "lorafleet.io/set": engines,
             "controller-revision-hash": TEMPLATE,
         }
         body = {
@@ -161,12 +161,12 @@ class Team:
         wanted = {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": conditions, **status}
         await self._patch(PODS.path(self.namespace, name, "status"), {"status": wanted})
 
-    async def settle_set(self, pool: str = "smol") -> None:
+    async def settle_set(self, pool: str = "smol", engines: str = "shared") -> None:
         """Play the StatefulSet controller: all replicas run the newest template."""
 
         async def ask() -> Object | None:
             with suppress(ApiError):
-                return await self.api.get(STATEFUL_SETS.path(self.namespace, f"{pool}-shared"))
+                return await self.api.get(STATEFUL_SETS.path(self.namespace, f"{pool}-{engines}"))
             return None
 
         found = await eventually(ask, what="the StatefulSet")
@@ -176,7 +176,7 @@ class Team:
             "currentRevision": TEMPLATE,
             "updateRevision": TEMPLATE,
         }
-        await self._patch(STATEFUL_SETS.path(self.namespace, f"{pool}-shared", "status"), {"status": status})
+        await self._patch(STATEFUL_SETS.path(self.namespace, f"{pool}-{engines}", "status"), {"status": status})
 
     async def _patch(self, path: str, body: Object) -> Object:
         return await self.api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
