@@ -67,7 +67,7 @@ def test_a_version_that_fails_keeps_the_old(stage: Stage) -> None:
             watch.wait_for_answers(1)
         finally:
             stage.fleet.apply(manifest())
-        wait_until(lambda: holds(stage.fleet.get("loraadapter", NAME), "Ready"), seconds=60, what="Ready again")
+        wait_until(lambda: holds(stage.fleet.get("loraadapter", NAME), "Ready"), seconds=120, what="Ready again")
     assert digest(stage) == first
     assert loaded(stage) == {first}
 
