@@ -30,7 +30,7 @@ def size_set(question: SetQuestion, snapshot: PoolSnapshot, now: float) -> Sizin
         capacity=capacity_of(snapshot.capacity, snapshot.pool.status),
         bounds=question.bounds,
         present=None if workload is None else workload.replicas,
-        resident=_residents(question.cases, mine, snapshot),
+        resident=_residents(question, mine, snapshot),
         needs=snapshot.needs.get(question.name),
         now=now,
     )
@@ -45,15 +45,17 @@ def _add(rates: Iterable[Rates]) -> Rates:
     return Rates(Pace(fast=requests), Pace(fast=tokens))
 
 
-def _residents(cases: Iterable[Case], replicas: Sequence[Replica], snapshot: PoolSnapshot) -> int:
-    """The fewest replicas whose budgets hold all that somebody asks for, each as often as its owner wants it."""
+def _residents(question: SetQuestion, replicas: Sequence[Replica], snapshot: PoolSnapshot) -> int:
+    """The fewest replicas whose budgets hold all that is pinned or asked for, each as often as it should be there."""
     budgets = [each.state.memory.adapters for each in replicas if each.usable and each.state and each.state.memory]
     needed, copies = 0, 0
-    for case in cases:
+    for case in question.cases:
         facts, spec, uid = case.verification.facts, case.adapter.spec, case.adapter.meta.uid
-        if facts is None or spec is None or case.target is None or uid not in snapshot.load.adapters:
+        if facts is None or spec is None or case.target is None:
             continue
-        needed += facts.bytes * spec.min_replicas
-        copies = max(copies, spec.min_replicas)
+        if not spec.pinned and uid not in snapshot.load.adapters:
+            continue
+        wanted = max(spec.min_replicas, 1 + question.bounds.redundancy if spec.pinned else 1)
+        needed, copies = needed + facts.bytes * wanted, max(copies, wanted)
     least = min(budgets, default=0)
     return max(math.ceil(needed / least) if least > 0 else 0, copies)

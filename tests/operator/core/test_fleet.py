@@ -88,6 +88,9 @@ def test_a_pool_keeps_replicas_for_the_adapters_that_are_asked_for() -> None:
     twice = make_adapter("pirate", minReplicas=2)
     [adapter] = wide.adapters
     assert replicas_of(plan_pool(replace(wide, adapters=(replace(twice, status=adapter.status),)), NOW)) is None
+    pinned = replace(make_adapter("pirate", pinned=True), status=adapter.status)
+    sure = replace(wide, adapters=(pinned,), load=Track())
+    assert replicas_of(plan_pool(sure, NOW)) is None, "a pinned one is on two, used or not"
     unasked = replace(wide, adapters=(replace(twice, status=adapter.status),), load=Track())
     assert replicas_of(plan_pool(unasked, NOW)) == 1
 
