@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from lorafleet_contracts.admin import EngineState, PortName
+from lorafleet_contracts.capacity import ModelShape, kv_bytes_per_token, plan_memory, weight_bytes
 from tests.conformance.client import BASE, Client, LoadedAdapter, until
 from tests.support.engine_process import Engine
 
@@ -25,6 +26,28 @@ def test_the_whole_state(client: Client, adapters: list[LoadedAdapter]) -> None:
         version = shown[adapter.key]
         assert (version.tier, version.phase, version.bytes) == ("gpu", "resident", adapter.bytes)
         assert version.rank > 0
+
+
+def test_the_shape_of_the_base_predicts_the_memory_that_is_reported(client: Client) -> None:
+    state = EngineState.model_validate(client.state())
+    assert state.base.shape is not None
+    assert state.memory is not None
+    shape = ModelShape(**state.base.shape.model_dump())
+    size = next(size for size in (2, 4) if weight_bytes(shape, size) == state.memory.weights)
+    per_token = kv_bytes_per_token(shape, size)
+    predicted = plan_memory(state.memory.total, state.memory.weights, state.memory.activations, per_token)
+    assert (predicted.adapters, predicted.kv_tokens) == (state.memory.adapters, state.memory.kv_tokens)
+
+
+def test_steps_are_counted_with_what_they_cost(client: Client, adapters: list[LoadedAdapter]) -> None:
+    before = EngineState.model_validate(client.state()).steps
+    client.complete(adapters[0].key)
+    until(lambda: EngineState.model_validate(client.state()).steps, lambda now: now.decode_steps > before.decode_steps)
+    after = EngineState.model_validate(client.state()).steps
+    assert before is not None
+    assert after is not None
+    assert after.seconds > before.seconds
+    assert after.rank_sum > before.rank_sum, "the adapter's ranks"
 
 
 def test_nothing_new_waits_for_its_time(client: Client) -> None:

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from lorafleet_contracts.admin import EngineState, InspectRequest, Problem, ProblemCode, SourceSpec
+from lorafleet_contracts.admin import EngineState, InspectRequest, Problem, ProblemCode, SourceSpec, UsageState
 from lorafleet_kube.api import KubeApi
 from lorafleet_operator.core.actions import Inspect, Load, Unload
 from lorafleet_operator.core.places import Choice
@@ -90,6 +90,21 @@ async def test_a_state_is_followed_and_only_what_counts_is_told(
     assert known.boot_id == engine.boot_id
     await links.close()
     assert links.state("pod-uid") is None
+
+
+async def test_load_is_told_now_and_then_and_not_with_every_request(
+    session: aiohttp.ClientSession, engine: StubEngine
+) -> None:
+    told: list[object] = []
+    links = EngineLinks(session, lambda _: TOKENS, told.append)
+    links.follow(pod_at(engine.ip))
+    await until(lambda: links.state("pod-uid") is not None)
+    for count in range(1, 4):
+        engine.usage = [UsageState(tenant="demo/acme", adapter="u1@d", gateway="g", requests=count)]
+        engine.touch()
+        await until(lambda: links.state("pod-uid").usage == engine.usage)  # type: ignore[union-attr]  # it is there
+    assert told == [("demo", "smol")] * 2, "once for the engine and once for the load"
+    await links.close()
 
 
 async def test_an_engine_that_refuses_our_token_has_no_state(
