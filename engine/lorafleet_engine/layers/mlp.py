@@ -18,4 +18,6 @@ class GatedMlp:
 
     def __call__(self, x: torch.Tensor, lora: LoraRows | None) -> tuple[torch.Tensor, LoraUpdate | None]:
         """x [T, hidden] -> [T, hidden], and what is still to be added to it."""
+        if lora is None:
+            return self.down(self.gate_up.weight.gated(x), None)
         return self.down(silu_mul(*self.gate_up(x, lora)), lora)

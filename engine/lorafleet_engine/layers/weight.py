@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import torch
-import torch.nn.functional as F
 
 from lorafleet_engine.kernels.fp8 import ScaledRows, quantize_rows, scaled_linear
+from lorafleet_engine.kernels.linear import gated_linear, linear
+from lorafleet_engine.kernels.silu_mul import silu_mul
 
 
 class Weight(Protocol):
@@ -15,6 +16,10 @@ class Weight(Protocol):
 
     def __call__(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """x [T, K] -> x weight^T + bias, [T, N] in the dtype of x."""
+        ...
+
+    def gated(self, x: torch.Tensor) -> torch.Tensor:
+        """x [T, K] -> silu of the first half of the outputs, times the second: [T, N / 2]."""
         ...
 
 
@@ -30,7 +35,11 @@ class DenseWeight:
 
     def __call__(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """See Weight."""
-        return F.linear(x, self.matrix, bias)
+        return linear(x, self.matrix, bias)
+
+    def gated(self, x: torch.Tensor) -> torch.Tensor:
+        """See Weight."""
+        return gated_linear(x, self.matrix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,10 @@ class Fp8Weight:
     def __call__(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """See Weight."""
         return scaled_linear(quantize_rows(x), self.rows, bias, x.dtype)
+
+    def gated(self, x: torch.Tensor) -> torch.Tensor:
+        """See Weight."""
+        return silu_mul(self(x, None))
 
 
 def make_fp8(matrix: torch.Tensor) -> Fp8Weight:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from lorafleet_contracts.capacity import ROW_PARALLEL, ModelShape
+from lorafleet_engine.kernels.linear import linear
 from lorafleet_engine.kernels.lora import LoraUpdate, apply_update
 from lorafleet_engine.kernels.rope import HeadNorms, Heads
 from lorafleet_engine.layers.attention import Attention
@@ -62,7 +63,7 @@ class Decoder:
         delta, update = below
         apply_update(delta, update)
         _, normed = self.norm.of_sum(x.index_select(0, batch.samples), delta.index_select(0, batch.samples), None)
-        return torch.mm(normed, self.head.t(), out=out)
+        return linear(normed, self.head, None, out)
 
 
 def build_decoder(

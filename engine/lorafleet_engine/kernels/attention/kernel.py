@@ -14,8 +14,9 @@ LISTERS = 8
 """Programs that write a list."""
 FEW = 8
 """Sequences below which a context is cut finely, because nothing else fills the device."""
-MANY = 64
-"""Sequences from which on smaller programs are faster, because more of them share a multiprocessor."""
+MANY, CROWD = 64, 66
+"""Sequences from which on smaller programs are faster, because two of them share a multiprocessor, which have room for
+six blocks under way; and from which on more than two do."""
 CHUNK_SPLITS = ((64, 8), (192, 3))
 """Tokens of chunks up to which, and programs that share a block's context: so few blocks leave most of the device
 waiting for memory."""
@@ -32,7 +33,7 @@ def decode_tile(dtype: torch.dtype, sequences: int) -> DecodeTile:
     if dtype == torch.float32:
         return DecodeTile(32, 4, 2, 8)
     if sequences >= MANY:
-        return DecodeTile(32, 2, 4, 8)
+        return DecodeTile(32, 4, 6, 8) if sequences <= CROWD else DecodeTile(32, 2, 4, 8)
     return DecodeTile(64, 4, 3, 4 if sequences < FEW else 8)
 
 
