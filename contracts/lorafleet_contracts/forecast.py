@@ -42,22 +42,36 @@ class Forecast:
     itl_p99: float
 
 
-def forecast(members: Sequence[Member], replicas: int, model: StepModel) -> Forecast:
-    """The steps of one replica of a set when requests arrive at random and each adapter uses its copies alike.
+def model_of(mean_seconds: float, mean_ranks: float, bytes_per_rank: float, weights: int) -> StepModel:
+    """What steps cost where only their mean is known: a rank's bytes are read at the pace of the base's `weights`."""
+    if weights <= 0:
+        return StepModel(mean_seconds, 0.0, measured=False)
+    base = mean_seconds / (1.0 + mean_ranks * bytes_per_rank / weights)
+    return StepModel(base, base * bytes_per_rank / weights, measured=False)
 
-    An adapter is in a step when at least one of its sequences decodes, which by Little's law are tokens_per_s x step
-    at a time. The step depends on the ranks in it and these on the step: iterated from the base's.
+
+def ranks_in_step(members: Sequence[Member], replicas: int, step: float) -> tuple[float, float]:
+    """Mean and variance of the co-batched ranks of one replica's steps of so many seconds.
+
+    Requests arrive at random and each adapter uses its copies alike, so it is in a step when at least one of its
+    sequences decodes, which by Little's law are tokens_per_s x step at a time.
     """
+    mean = variance = 0.0
+    for each in members:
+        copies = min(max(each.copies, 1), replicas)
+        present = -math.expm1(-each.tokens_per_s * step / copies) * copies / replicas
+        mean += each.rank * present
+        variance += each.rank**2 * present * (1.0 - present)
+    return mean, variance
+
+
+def forecast(members: Sequence[Member], replicas: int, model: StepModel) -> Forecast:
+    """The steps of one replica of a set. They depend on the ranks in them and these on their length: iterated."""
     if not members or replicas < 1:
         return Forecast(0.0, model.base_seconds)
     step, mean, variance = model.base_seconds, 0.0, 0.0
     for _ in range(ITERATIONS):
-        mean = variance = 0.0
-        for each in members:
-            copies = min(max(each.copies, 1), replicas)
-            present = -math.expm1(-each.tokens_per_s * step / copies) * copies / replicas
-            mean += each.rank * present
-            variance += each.rank**2 * present * (1.0 - present)
+        mean, variance = ranks_in_step(members, replicas, step)
         step = model.base_seconds + model.seconds_per_rank * mean
     most = sum(each.rank for each in members)
     worst = min(mean + P99 * math.sqrt(variance), float(most))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lorafleet_contracts.admin import StepsState
 from lorafleet_contracts.durations import parse_seconds
-from lorafleet_contracts.forecast import Member, StepModel
+from lorafleet_contracts.forecast import Member, StepModel, model_of
 from lorafleet_contracts.names import class_set, is_dedicated, version_key
 from lorafleet_contracts.resources.pool import LoraPoolSpec, RankClassesStatus
 from lorafleet_operator.core.assessment import Case
@@ -132,8 +132,7 @@ def step_model(snapshot: PoolSnapshot, cases: Sequence[Case]) -> StepModel | Non
     facts = [each.verification.facts for each in cases if each.verification.facts]
     bytes_per_rank = sum(each.bytes for each in facts) / max(sum(each.rank for each in facts), 1)
     weights = max((each.memory.weights for each in states if each.memory), default=0)
-    base = mean / (1.0 + bytes_per_rank * ranks / weights) if weights else mean
-    return StepModel(base, base * bytes_per_rank / weights if weights else 0.0, measured=False)
+    return model_of(mean, ranks, bytes_per_rank, weights)
 
 
 def _size(snapshot: PoolSnapshot, ceiling: int, work: Mapping[int, float], redundancy: int) -> int:

@@ -1,8 +1,8 @@
 """What small adapters wait for large neighbours: the forecast by which rank classes are split, against measured steps.
 
-Requests of adapters of rank 8 and 128 arrive at random for some seconds, with all adapters, with the small ones only
-(as after a split), and each time the same requests for the base. Pauses in which a prompt was computed are left out:
-the forecast is about decode steps.
+Requests of adapters of rank 8 and 128 arrive at random for some seconds, of all adapters and of the small ones only, as
+after a split. As the operator does, the mean step of the mixed seconds says what steps cost, and from that both are
+foretold. Pauses in which a prompt was computed are left out: the forecast is about decode steps.
 """
 
 import bisect
@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from lorafleet_contracts.capacity import PROJECTIONS, decode_adapter_seconds
-from lorafleet_contracts.forecast import Forecast, Member, StepModel, forecast
+from lorafleet_contracts.capacity import PROJECTIONS, weight_bytes
+from lorafleet_contracts.forecast import Forecast, Member, StepModel, forecast, model_of, ranks_in_step
 from lorafleet_engine.bench.bench import Bench, Case
 from lorafleet_engine.bench.catalogue import DTYPE_NAMES, Blob
 from lorafleet_engine.bench.engine import RandomSource, packed, random_adapter
@@ -30,6 +30,7 @@ FIRST_NUMBER = 7000
 """Beyond the catalogue's: these have ranks of their own."""
 PROMPT = 8
 SECONDS = 6.0
+SMALL_SECONDS = 1.0
 SETTLE = 1.0
 """Seconds at the beginning in which the number of running requests still grows."""
 
@@ -53,10 +54,10 @@ SMALL_HIGH = Kind(rank=16, count=2, requests_per_s=4.0, answer=12)
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """The pauses of small adapters' answers in seconds, sorted, and the tokens a second of each adapter by kind."""
+    """The pauses of small adapters' answers in seconds, sorted, and what was asked of every adapter."""
 
     gaps: list[float]
-    rates: dict[Kind, float]
+    members: list[Member]
 
     @property
     def mean(self) -> float:
@@ -70,57 +71,60 @@ class Arm:
 
 
 def cases(bench: Bench) -> Iterator[Case]:
-    """Both ways of sharing."""
-    low, high = (LOW, HIGH) if bench.device.type == "cuda" else (SMALL_LOW, SMALL_HIGH)
-    yield Case("mixed", lambda: _run(bench, (low, high)))
-    yield Case("split", lambda: _run(bench, (low,)))
+    """Both ways of sharing in one case: one foretells the other."""
+    yield Case("mixed and split", lambda: _run(bench))
 
 
-def _run(bench: Bench, kinds: tuple[Kind, ...]) -> dict[str, Any]:
+def _run(bench: Bench) -> dict[str, Any]:
+    on_gpu = bench.device.type == "cuda"
+    low, high = (LOW, HIGH) if on_gpu else (SMALL_LOW, SMALL_HIGH)
+    seconds = SETTLE + (SECONDS if on_gpu else SMALL_SECONDS)
     session = bench.session(bench.narrow_plan())
-    blobs = {kind: _adapters(bench, kind) for kind in kinds}
+    blobs = {kind: _adapters(bench, kind) for kind in (low, high)}
     session.keep([blob for found in blobs.values() for blob in found])
-    for base in (True, False):
-        _measure(bench, session, blobs, seed=1, seconds=SETTLE + 1.0, base=base)  # captures graphs
-    plain = _measure(bench, session, blobs, seed=2, seconds=SETTLE + SECONDS, base=True)
-    found = _measure(bench, session, blobs, seed=2, seconds=SETTLE + SECONDS)
-    unit = decode_adapter_seconds(1, bench.floor.rank_unit_bytes, round(bench.floor.bandwidth))
-    members = [Member(kind.rank, plain.rates[kind]) for kind in kinds for _ in range(kind.count)]
-    said = forecast(members, 1, StepModel(plain.mean, unit))
-    return _record(kinds, (plain, found), said, unit)
-
-
-def _record(kinds: tuple[Kind, ...], arms: tuple[Arm, Arm], said: Forecast, unit: float) -> dict[str, Any]:
-    plain, found = arms
+    _measure(bench, session, blobs, seed=1, seconds=SETTLE + 1.0)  # captures graphs
+    mixed = _measure(bench, session, blobs, seed=2, seconds=seconds)
+    split = _measure(bench, session, {low: blobs[low]}, seed=2, seconds=seconds)
+    shape, size = bench.config.shape, bench.dtype.itemsize
+    ranks, _ = ranks_in_step(mixed.members, 1, mixed.mean)
+    model = model_of(mixed.mean, ranks, bench.floor.rank_unit_bytes, weight_bytes(shape, size))
     return {
         "case": "classes",
-        "ranks": {str(kind.rank): kind.count for kind in kinds},
-        "gaps": len(found.gaps),
-        "us_per_rank": round(unit * 1e6, 4),
-        "base_mean_ms": round(plain.mean * 1e3, 4),
-        "base_p99_ms": round(plain.p99 * 1e3, 4),
-        "mean_ms": round(found.mean * 1e3, 4),
-        "p99_ms": round(found.p99 * 1e3, 4),
-        "forecast_rank_sum": round(said.rank_sum, 1),
-        "forecast_mean_ms": round((plain.mean + unit * said.rank_sum) * 1e3, 4),
-        "forecast_p99_ms": round(said.itl_p99 * 1e3, 4),
-        "p99_over_forecast": round(found.p99 / said.itl_p99, 4),
-        "mean_over_forecast": round(found.mean / (plain.mean + unit * said.rank_sum), 4),
+        "ranks": {str(kind.rank): kind.count for kind in (low, high)},
+        "base_ms": round(model.base_seconds * 1e3, 4),
+        "us_per_rank": round(model.seconds_per_rank * 1e6, 4),
+        "mixed": _record(mixed, forecast(mixed.members, 1, model), model),
+        "split": _record(split, forecast(split.members, 1, model), model),
     }
 
 
-def _measure(
-    bench: Bench, session: Session, blobs: dict[Kind, list[Blob]], *, seed: int, seconds: float, base: bool = False
-) -> Arm:
-    arrivals, small = _arrivals(bench, session, blobs, seed, base)
+def _record(arm: Arm, said: Forecast, model: StepModel) -> dict[str, Any]:
+    mean = model.base_seconds + model.seconds_per_rank * said.rank_sum
+    return {
+        "gaps": len(arm.gaps),
+        "mean_ms": round(arm.mean * 1e3, 4),
+        "p99_ms": round(arm.p99 * 1e3, 4),
+        "forecast_rank_sum": round(said.rank_sum, 1),
+        "forecast_mean_ms": round(mean * 1e3, 4),
+        "forecast_p99_ms": round(said.itl_p99 * 1e3, 4),
+        "p99_over_forecast": round(arm.p99 / said.itl_p99, 4),
+    }
+
+
+def _measure(bench: Bench, session: Session, blobs: dict[Kind, list[Blob]], *, seed: int, seconds: float) -> Arm:
+    arrivals, small = _arrivals(bench, session, blobs, seed)
     due = [each for each in arrivals if each[0] <= seconds]
     run = session.run(_feed([(at, request) for at, request, _ in due]))
-    rates = {kind: sum(found is kind for _, _, found in due) * kind.answer / seconds / kind.count for kind in blobs}
-    return Arm(_decode_gaps(run, small & {request.request_id for _, request, _ in due}, seconds), rates)
+    members = [
+        Member(kind.rank, sum(found is kind for _, _, found in due) * kind.answer / seconds / kind.count)
+        for kind in blobs
+        for _ in range(kind.count)
+    ]
+    return Arm(_decode_gaps(run, small & {request.request_id for _, request, _ in due}, seconds), members)
 
 
 def _arrivals(
-    bench: Bench, session: Session, blobs: dict[Kind, list[Blob]], seed: int, base: bool
+    bench: Bench, session: Session, blobs: dict[Kind, list[Blob]], seed: int
 ) -> tuple[list[tuple[float, Generate, Kind]], set[str]]:
     """Requests by the second at which they come, and the ids of those for the smallest rank."""
     draw, low = random.Random(seed), min(kind.rank for kind in blobs)
@@ -131,7 +135,7 @@ def _arrivals(
             at = draw.expovariate(kind.requests_per_s)
             while at <= SETTLE + SECONDS:
                 prompt = bench.prompts(1, PROMPT, draw.randrange(1 << 30))
-                [request] = session.requests(prompt, [None if base else blob], kind.answer)
+                [request] = session.requests(prompt, [blob], kind.answer)
                 found.append((at, request, kind))
                 if kind.rank == low:
                     small.add(request.request_id)

@@ -1,0 +1,141 @@
+"""A tenant gets a merged replica of its own and gives it back while it asks on; its replica dies meanwhile."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import openai
+import pytest
+
+from e2e.client import Client
+from e2e.engines import POOL, engine_states
+from e2e.fleet import DEMO, Fleet
+from e2e.waiting import wait_until
+from lorafleet_contracts.names import LABEL_SET, merged_set
+
+TENANT, ADAPTER = "acme", "pirate"
+PROMOTION = {
+    "promoteAtPercent": 5,
+    "promoteAfter": "5s",
+    "demoteAtPercent": 3,
+    "demoteAfter": "5s",
+    "maxDedicated": 1,
+}
+"""Of the ten requests a second that a replica is assumed to do: half a request promotes, less than a third demotes."""
+BUSY_SECONDS, IDLE_SECONDS = 0.2, 6.0
+FALLBACK_SECONDS = 5.0
+
+
+@dataclass
+class Traffic:
+    """One client that asks again and again; `pause` between answers, `gaps` between their ends."""
+
+    client: Client
+    pause: float = BUSY_SECONDS
+    answers: int = 0
+    failures: list[str] = field(default_factory=list)
+    last: float = field(default_factory=time.monotonic)
+    longest: float = 0.0
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        """Ask until stopped."""
+        while not self._stop.is_set():
+            asked = time.monotonic()
+            try:
+                self.client.ask(ADAPTER, "What is snow?", tokens=2)
+                self.answers += 1
+            except openai.APIError as error:
+                self.failures.append(f"{type(error).__name__}: {error}")
+            self.last = time.monotonic()
+            self.longest = max(self.longest, self.last - asked)
+            self._stop.wait(self.pause)
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._stop.set()
+
+
+@contextmanager
+def asking(client: Client) -> Iterator[Traffic]:
+    """Traffic for as long as the block lasts."""
+    traffic = Traffic(client)
+    thread = threading.Thread(target=traffic.run, name="traffic")
+    thread.start()
+    try:
+        yield traffic
+    finally:
+        traffic.stop()
+        thread.join()
+
+
+@pytest.fixture
+def own_set(fleet: Fleet, acme: Client) -> Iterator[str]:
+    """The name of the tenant's merged set, with thresholds that a test reaches; all is as before at the end."""
+    tenant = fleet.get("tenant", TENANT)
+    assert tenant
+    fleet.patch("lorapool", POOL, {"replicas": {"min": 2, "max": 3}, "promotion": PROMOTION})
+    name = merged_set(tenant["metadata"]["uid"])
+    try:
+        yield name
+    finally:
+        fleet.patch("lorapool", POOL, {"replicas": {"max": None}, "promotion": None})
+        wait_until(lambda: not pods_of(fleet, name), seconds=120, what="the tenant's own replicas are gone")
+
+
+def pods_of(fleet: Fleet, name: str) -> list[str]:
+    """The pods of a set."""
+    return [each["metadata"]["name"] for each in fleet.list("pods", selector=f"{LABEL_SET}={name}")]
+
+
+def stage(fleet: Fleet) -> str:
+    """Where the tenant stands."""
+    found = fleet.get("tenant", TENANT) or {}
+    return str(found.get("status", {}).get("promotion", {}).get("stage", ""))
+
+
+def reach(fleet: Fleet, wanted: str, seconds: float) -> None:
+    """Wait for a stage; says what the tenant's status said last."""
+    try:
+        wait_until(lambda: stage(fleet) == wanted, seconds=seconds, what=f"stage {wanted}", pause=1.0)
+    except AssertionError as error:
+        found = fleet.get("tenant", TENANT) or {}
+        raise AssertionError(f"{error}: {json.dumps(found.get('status', {}).get('promotion'))}") from error
+
+
+def requests_at(fleet: Fleet, pod: str) -> int:
+    """How many requests an engine has answered."""
+    return sum(each.requests for each in engine_states(fleet, pod)[pod].usage)
+
+
+def test_a_tenant_is_promoted_and_demoted_while_it_asks_and_survives_its_replica(
+    fleet: Fleet, acme: Client, own_set: str
+) -> None:
+    with asking(acme) as traffic:
+        reach(fleet, "Warming", 60)
+        reach(fleet, "Dedicated", 240)
+        [pod] = pods_of(fleet, own_set)
+        before = requests_at(fleet, pod)
+        wait_until(
+            lambda: requests_at(fleet, pod) > before + 3, seconds=30, what="requests go to the tenant's own replica"
+        )
+        assert traffic.failures == []
+
+        traffic.longest = 0.0
+        answers = traffic.answers
+        fleet.kubectl.run("delete", "pod", pod, "-n", DEMO, "--grace-period=0", "--force", "--wait=false")
+        wait_until(lambda: traffic.answers > answers + 10, seconds=60, what="requests are answered elsewhere")
+        assert traffic.failures == []
+        assert traffic.longest < FALLBACK_SECONDS
+        reach(fleet, "Dedicated", 10)
+
+        traffic.pause = IDLE_SECONDS
+        reach(fleet, "Draining", 180)
+        traffic.pause = BUSY_SECONDS
+        wait_until(lambda: stage(fleet) == "Shared", seconds=60, what="the tenant is on the shared set")
+        answers = traffic.answers
+        wait_until(lambda: traffic.answers > answers + 3, seconds=30, what="it is answered there")
+        assert traffic.failures == []
