@@ -190,7 +190,11 @@ def _degraded(pool: Pool, tally: _Tally, complete: bool, progress: str) -> Draft
         return Draft(T.DEGRADED, False, Reason.FULLY_REDUNDANT)
     before = find_condition(pool.status.conditions, T.DEGRADED)
     # Redundancy can only be lost once it was there; before that, and in a rollout, the pool is on its way.
-    had_it = before is not None and before.reason in (Reason.FULLY_REDUNDANT, Reason.REDUNDANCY_LOST)
+    # A set that grows with its load has not lost what it never had.
+    fewer = tally.ready < sum(each.ready for each in pool.status.sets)
+    had_it = before is not None and (
+        before.reason == Reason.REDUNDANCY_LOST or (before.reason == Reason.FULLY_REDUNDANT and fewer)
+    )
     if had_it and pool.status.observed_generation == pool.meta.generation and tally.ready < tally.wanted:
         return Draft(T.DEGRADED, True, Reason.REDUNDANCY_LOST, progress)
     return Draft(T.DEGRADED, False, Reason.PROGRESSING)

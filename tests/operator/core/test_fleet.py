@@ -66,6 +66,25 @@ def test_a_pool_grows_with_its_load_and_says_why() -> None:
     assert (status.capacity.value, status.capacity.source, status.capacity.penalty_percent) == ("10", "Assumed", 20)
 
 
+def test_a_pool_that_grows_has_lost_nothing_until_it_does() -> None:
+    full = plan_pool(busy(0), NOW)
+    assert not [each for each in full.statuses if each.kind == "LoraPool"], "it stands as it is"
+    before = busy(0)
+    [degraded] = [each for each in before.pool.status.conditions if each.type == "Degraded"]
+    assert degraded.reason == "FullyRedundant"
+    grown = carry_out(busy(30), plan_pool(busy(30), NOW))
+    grown = replace(grown, workloads={"shared": Workload(5, settled=True)})
+
+    def told(snapshot: PoolSnapshot) -> tuple[str, str]:
+        after = carry_out(snapshot, plan_pool(snapshot, NOW)).pool.status
+        [found] = [each for each in after.conditions if each.type == "Degraded"]
+        return found.status, found.reason
+
+    assert told(grown) == ("False", "Progressing")
+    gone = replace(busy(30), replicas=(make_replica(0),), workloads={"shared": Workload(2, settled=True)})
+    assert told(gone) == ("True", "RedundancyLost")
+
+
 def test_the_words_stand_while_the_size_does() -> None:
     grown = carry_out(busy(30), plan_pool(busy(30), NOW))
     more = replace(grown, load=busy(31).load)
