@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from e2e.cluster.commands import run
 from e2e.cluster.paths import REPOSITORY
 from e2e.fleet import DEMO, NAMESPACE, Fleet, find_fleet, forwarded
 from e2e.quickstart import apply_quickstart, create_keys
+from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_operator.cli.manifests import choose_pool, read_manifests
 from lorafleet_operator.simulation.demand import Ranks, assume_files, find_demand
 from lorafleet_operator.simulation.engines import EngineProfile
@@ -36,6 +37,8 @@ FIGURES = REPOSITORY / "docs" / "planner-replay.json"
 TOKENS, PROMPT_TOKENS = 16, 40
 PROBE_SECONDS, RUN_SECONDS = 45.0, 180.0
 SHARE = 0.6
+REPLICAS = 2
+"""Of the quickstart. The probe asks for the base, which both have."""
 AT_ONCE = 8
 
 
@@ -53,10 +56,11 @@ def main() -> int:
     apply_quickstart(fleet)
     keys = create_keys(fleet)
     fleet.wait_ready()
-    text = fleet.kubectl.run("get", "lorapools,loraadapters,tenants", "-n", DEMO, "-o", "json")
     with forwarded(fleet.kubectl, "svc/lorafleet-gateway", 8080, NAMESPACE) as address:
         clients = {"acme": Client(address, keys.acme), "globex": Client(address, keys.globex)}
-        capacity = _probe(clients["acme"]) / 2
+        capacity = _probe(clients["acme"]) / REPLICAS
+        # Looked at now: what the probe made popular has got its copies.
+        text = fleet.kubectl.run("get", "lorapools,loraadapters,tenants", "-n", DEMO, "-o", "json")
         case = _case(text, capacity)
         answered, seen = _send(fleet, clients, case)
     figures = _compare(case, simulate(case), answered, seen)
@@ -71,7 +75,7 @@ def _probe(client: Client) -> float:
 
     def ask(lane: int) -> None:
         while time.monotonic() < end:
-            client.ask("pirate", UNSEEN[lane % len(UNSEEN)], tokens=TOKENS)
+            client.ask("smollm2-135m", UNSEEN[lane % len(UNSEEN)], tokens=TOKENS)
             done[lane] += 1
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -88,7 +92,7 @@ def _case(text: str, capacity: float) -> Case:
     pool, adapters, tenants = choose_pool(manifests, "smol")
     demand = find_demand(adapters, tenants, manifests.namespaces)
     random = np.random.default_rng(7)
-    arrivals = plain(poisson_times(SHARE * 2 * capacity, RUN_SECONDS, random))
+    arrivals = plain(poisson_times(SHARE * REPLICAS * capacity, RUN_SECONDS, random))
     lengths = (np.full(len(arrivals), PROMPT_TOKENS), np.full(len(arrivals), TOKENS))
     arrivals = overlay(Arrivals(arrivals.times, *lengths, arrivals.callers), demand.groups, 1.0, random)
     assert pool.spec is not None
@@ -104,7 +108,17 @@ def _case(text: str, capacity: float) -> Case:
         callers=demand.callers,
         arrivals=arrivals,
         seconds=RUN_SECONDS,
+        held=_held(manifests.known),
     )
+
+
+def _held(known: Mapping[str, LoraAdapterStatus]) -> dict[str, list[str]]:
+    """Adapters by the replica that has them, as their statuses say."""
+    held: dict[str, list[str]] = {}
+    for uid, status in known.items():
+        for place in status.placements:
+            held.setdefault(place.replica, []).append(uid)
+    return held
 
 
 def _send(fleet: Fleet, clients: dict[str, Client], case: Case) -> tuple[list[Answered], dict[str, Any]]:

@@ -162,18 +162,7 @@ class Calls:
             return Problem(
                 title="does not fit", status=413, code=ProblemCode.DOES_NOT_FIT, needed=files.bytes, free=max(free, 0)
             )
-        engine.put(
-            VersionState(
-                uid=target.uid,
-                digest=target.digest,
-                tier=choice.tier,
-                wanted=choice.tier,
-                pinned=choice.pinned,
-                phase=VersionPhase.RESIDENT,
-                rank=files.rank,
-                bytes=files.bytes,
-            )
-        )
+        engine.put(resident(target.uid, files, choice.tier, choice.pinned))
         self.loads += 1
         self.loaded_bytes += files.bytes
         return None
@@ -208,3 +197,17 @@ def _failed(begun: Attempt, now: float, problem: Problem) -> Attempt:
 
 def _unreachable(replica: str) -> Problem:
     return Problem(title=f"{replica} gives no answer", status=503, code=ProblemCode.INTERNAL)
+
+
+def resident(uid: str, files: Files, tier: Tier = Tier.GPU, pinned: bool = False) -> VersionState:
+    """A version that answers, on a tier."""
+    return VersionState(
+        uid=uid,
+        digest=files.digest,
+        tier=tier,
+        wanted=tier,
+        pinned=pinned,
+        phase=VersionPhase.RESIDENT,
+        rank=files.rank,
+        bytes=files.bytes,
+    )

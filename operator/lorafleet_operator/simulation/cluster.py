@@ -3,10 +3,11 @@
 Called by the run. It does what kube-apiserver, the StatefulSet controller and the kubelet do for our objects, no more.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lorafleet_contracts.admin import VersionState
 from lorafleet_contracts.names import LABEL_SET, split_version_key
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolStatus
@@ -56,7 +57,9 @@ class Cluster:
         profile: EngineProfile,
         objects: tuple[Pool, Iterable[Adapter], Iterable[Tenant]],
         on_change: Callable[[], None],
+        held: Mapping[str, Sequence[VersionState]],
     ) -> None:
+        """`held` are versions that the first life of a pod has from its start."""
         self._clock = clock
         self._profile = profile
         self._on_change = on_change
@@ -67,6 +70,7 @@ class Cluster:
         self._sets: dict[str, _Set] = {}
         self._names: dict[str, str] = {}
         self._boots = 0
+        self._held = dict(held)
 
     def apply(self, action: Apply) -> None:
         """Store one of our objects; a StatefulSet's pods follow."""
@@ -166,6 +170,8 @@ class Cluster:
             self._boots += 1
             merged = split_version_key(found.merged) if found.merged else None
             pod.engine = Engine(pod.name, f"boot-{self._boots}", self._profile, merged)
+            for version in self._held.pop(pod.name, ()):
+                pod.engine.put(version)
             self._roll(found)
             self._on_change()
 

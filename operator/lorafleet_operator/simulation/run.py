@@ -12,7 +12,7 @@ from lorafleet_operator.core.actions import Apply, Delete, Inspect, Load, Plan, 
 from lorafleet_operator.core.planning import plan_pool
 from lorafleet_operator.core.snapshot import Adapter, EngineDefaults, Pool, PoolSnapshot, PoolTokens, Tenant
 from lorafleet_operator.shell.load import LoadMeter
-from lorafleet_operator.simulation.calls import Calls, Files
+from lorafleet_operator.simulation.calls import Calls, Files, resident
 from lorafleet_operator.simulation.clock import Clock
 from lorafleet_operator.simulation.cluster import Cluster
 from lorafleet_operator.simulation.engines import EngineProfile
@@ -43,7 +43,8 @@ class Loss:
 class Case:
     """What is simulated. `files` maps adapter uids to what their files are; `seconds` is how long traffic lasts, and
     `replicas` how many there are when it begins, if that is more than the pool's least (it is in operation already).
-    The operator looks every `look_seconds` where nothing happens."""
+    The operator looks every `look_seconds` where nothing happens. `held` are adapters (uids) that replicas have from
+    the start, where a run goes on from what a cluster has."""
 
     pool: Pool
     adapters: tuple[Adapter, ...]
@@ -58,6 +59,7 @@ class Case:
     sample_seconds: float = 60.0
     replicas: int = 0
     look_seconds: float = RESYNC_SECONDS
+    held: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def simulate(case: Case) -> Outcome:
@@ -72,7 +74,8 @@ class _Run:
         self._plan_at = EPOCH
         self._debounce = WARM_DEBOUNCE_SECONDS
         objects = (_raised(case.pool, case.replicas), case.adapters, case.tenants)
-        self._cluster = Cluster(self._clock, case.profile, objects, self._changed)
+        held = {name: [resident(uid, case.files[uid]) for uid in uids] for name, uids in case.held.items()}
+        self._cluster = Cluster(self._clock, case.profile, objects, self._changed, held)
         self._calls = Calls(self._clock, case.files, self._cluster.engine, self._changed)
         self._router = Router(self._cluster)
         self._load = LoadMeter(lambda: self._clock.now)
