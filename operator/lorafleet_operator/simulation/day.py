@@ -36,10 +36,10 @@ SHIFT = Shift(10 * HOUR, 30)
 LOSS = Loss(12 * HOUR, 0)
 HEAVY = Burst("team-20/tenant", 16 * HOUR, 20 * HOUR, 7.5)
 MARKS = (
-    (SHIFT.at, "popularity shifts"),
-    (LOSS.at, "a replica is lost"),
-    (HEAVY.start, "heavy from here"),
-    (HEAVY.end, "to here"),
+    (SHIFT.at, "shift"),
+    (LOSS.at, "loss"),
+    (HEAVY.start, "heavy"),
+    (HEAVY.end, "calm"),
 )
 SAMPLE_SECONDS = 300.0
 
