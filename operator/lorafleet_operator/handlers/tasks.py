@@ -73,6 +73,7 @@ class PoolTask:
         statuses = StatusQueue(parts.desk, self.wake)
         self._memory = PoolMemory(PoolCalls(parts.admin, self.wake), AppliedObjects(), statuses, LoadMeter())
         self._started = time.monotonic()
+        self._shown = ""
 
     def wake(self) -> None:
         """Have it look again soon."""
@@ -83,6 +84,7 @@ class PoolTask:
         try:
             await run_rounds(f"pool {self._key[0]}/{self._key[1]}", self._wake, self._round)
         finally:
+            self._parts.metrics.note_difference(self._shown, None)
             await self._memory.close()
 
     async def _round(self) -> float | None:
@@ -108,6 +110,7 @@ class PoolTask:
     def _show(self, pool: Pool) -> None:
         budget = pool.status.budget
         predicted = budget.predicted if budget else None
+        self._shown = pool.meta.uid
         self._parts.metrics.note_difference(pool.meta.uid, predicted.difference_percent if predicted else None)
 
     def _decide(self, snapshot: PoolSnapshot, now: float) -> Plan:
