@@ -24,6 +24,7 @@ from lorafleet_contracts.admin import (
     PortName,
     Problem,
     ProblemCode,
+    StepsState,
     Tier,
     UsageState,
     VersionPhase,
@@ -74,6 +75,7 @@ class StubEngine:
     polls: int = 0
     busiest: int = 0
     merged: MergedState | None = None
+    steps: StepsState | None = None
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
     _changed: dict[str, int] = field(default_factory=dict)
     _removed: list[tuple[int, str]] = field(default_factory=list)
@@ -115,11 +117,12 @@ class StubEngine:
         merged = self.merged and version_key(self.merged.uid, self.merged.digest) == key
         return self.ready and (bool(merged) or key in self.resident())
 
-    def serve(self, key: str, tenant: str) -> None:
-        """Count a request of a tenant for a version."""
+    def serve(self, key: str, tenant: str, tokens: int = 0) -> None:
+        """Count a request of a tenant for a version, and the tokens of its answer."""
         rows = {(each.tenant, each.adapter): each for each in self.usage}
         row = rows.get((tenant, key)) or UsageState(tenant=tenant, adapter=key, gateway="g")
-        rows[tenant, key] = row.model_copy(update={"requests": row.requests + 1})
+        counts = {"requests": row.requests + 1, "completion_tokens": row.completion_tokens + tokens}
+        rows[tenant, key] = row.model_copy(update=counts)
         self.usage = list(rows.values())
         self.touch()
 
@@ -138,7 +141,7 @@ class StubEngine:
         return EngineState(
             boot_id=self.boot_id, seq=self.seq, full=since == 0, ready=self.ready, draining=False,
             base=BaseState(name="smollm2"), memory=memory, in_flight=self.in_flight,
-            queue=self.queue, usage=self.usage, merged=self.merged,
+            queue=self.queue, usage=self.usage, merged=self.merged, steps=self.steps,
             versions=[each for key, each in self.versions.items() if self._changed.get(key, 1) > since],
             removed=[key for number, key in self._removed if number > since > 0],
         )  # fmt: skip
