@@ -39,9 +39,10 @@ class Site:
         return ssl.create_default_context(cafile=str(self.authority.certificate))
 
     def open(self) -> httpx.Client:
-        """A tenant's client; it connects at its first request."""
+        """A tenant's client; it connects at its first request and stays connected."""
         headers = {"authorization": f"Bearer {self.key}"}
-        return httpx.Client(base_url=self.address, verify=self.trust, headers=headers, timeout=60)
+        kept = httpx.Limits(keepalive_expiry=None)
+        return httpx.Client(base_url=self.address, verify=self.trust, headers=headers, timeout=60, limits=kept)
 
     def certified(self) -> str:
         """The name in the certificate that a new connection is shown."""
