@@ -145,6 +145,8 @@ def _print(found: Forecast) -> None:
             more = f" ({SHOWN} of {len(entries)})" if len(entries) > SHOWN else ""
             shown = [[entry.get(column.strip("#")) for column in columns] for entry in entries[:SHOWN]]
             print_table(f"\n{title}{more}", columns, shown)
+    if found.rank_classes:
+        print(f"rank classes: {found.rank_classes}")
     for each in found.assumptions:
         print(f"assumed: {each}")
 

@@ -64,6 +64,7 @@ class Forecast:
     adapters: Sequence[Mapping[str, Any]]
     refused: Sequence[Mapping[str, Any]]
     promotions: Sequence[Mapping[str, Any]]
+    rank_classes: str
     samples: Sequence[Sample]
     assumptions: Sequence[str]
 
@@ -84,6 +85,7 @@ class Forecast:
             "cold": [each for each in self.adapters if each["cold"] or each["tier"] != "gpu"],
             "refused": list(self.refused),
             "promotions": list(self.promotions),
+            "rank_classes": self.rank_classes,
             "assumptions": list(self.assumptions),
         }
 
@@ -180,6 +182,7 @@ def _sum_up(case: Case, outcome: Outcome, price: _Price, assumptions: Sequence[s
             {"adapter": _name(each), "reason": reason} for each in outcome.adapters if (reason := reason_of(each))
         ],
         promotions=_promotions(outcome.stages),
+        rank_classes=classes.message if (classes := outcome.pool.status.rank_classes) else "",
         samples=outcome.samples,
         assumptions=assumptions,
     )

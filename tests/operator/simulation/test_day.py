@@ -1,9 +1,12 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from lorafleet_operator.simulation.day import main
 
 
+@pytest.mark.heavy
 def test_the_first_minutes_of_the_day(tmp_path: Path) -> None:
     chart, figures = tmp_path / "day.svg", tmp_path / "day.json"
     assert main(["--chart", str(chart), "--figures", str(figures), "--hours", "0.1"]) == 0
