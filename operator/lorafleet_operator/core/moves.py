@@ -6,7 +6,7 @@ out by who picks among them.
 
 from lorafleet_operator.core.tally import Draft, Tally
 
-LEAST_GAIN = 0.0003
+LEAST_GAIN = 0.0005
 """What a move must gain at least (sum over replicas of squared load, in even shares, and of squared excess bytes)..."""
 PRICE = 0.5
 """...besides this share of what the version's own load contributes, which is never known exactly."""

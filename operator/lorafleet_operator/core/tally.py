@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from lorafleet_operator.core.places import HOT, REDUNDANCY, STAYS, Bin, Item, Policy
 
-HOT_SHARE = 0.25
+HOT_SHARE = 0.5
 """A version is hot that has this much of an even share of the load of all replicas..."""
 HOT_RATE = 0.1
 """...and so many requests a second; it stays hot down to half of both."""

@@ -131,9 +131,9 @@ def test_where_not_all_fit_the_used_are_sure_of_the_gpu_and_the_others_share_the
 
 
 def test_an_empty_gpu_is_filled_first_and_shared_afterwards() -> None:
-    items = [item(f"a{number}", 20, load=1.0 + number) for number in range(6)]
+    items = [item(f"a{number}", 20, load=20.0 if number == 5 else 1.0 + number / 10) for number in range(6)]
     room = [Bin("r0", 100, free=100, host=10**9)]
-    first = place([replace(each, load=each.load / 100) for each in items], room, Policy())
+    first = place([replace(each, load=each.load / 1000) for each in items], room, Policy())
     assert sorted(key for key, each in first.placed.items() if each.choices[0].tier is Tier.GPU) == [
         "a1", "a2", "a3", "a4", "a5"
     ]  # fmt: skip
