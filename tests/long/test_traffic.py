@@ -24,8 +24,8 @@ CLIENTS = 6
 STEADY, CHURNING = 4, 8
 PROMPTS = ("Once upon a time", "The", "A ship in the harbour, and then another one", "12345 67", "Go on. " * 60)
 TOKENS = 24
-DRAIN_SECONDS = 600.0
-"""A version goes once its last long request has ended, which on a machine with other work takes its time."""
+PATIENCE = 600.0
+"""What a load or an unload may take: a version goes once its last long request has ended, and a machine may be busy."""
 MARGIN = 1e-3
 GROWTH_BYTES = 48 << 20
 """What allocators may wobble by from the first quarter to the end of an hour."""
@@ -46,7 +46,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
     make_model(tmp_path / "volumes" / "models" / "tiny")
     for seed in range(STEADY + CHURNING):
         make_adapter(tmp_path / f"volumes/models/adapter-{seed}", AdapterRecipe(seed, rank=2 + 3 * seed))
-    with running_engine(tmp_path, "pvc://models/tiny") as engine, Client(engine) as opened:
+    with running_engine(tmp_path, "pvc://models/tiny") as engine, Client(engine, PATIENCE) as opened:
         wait_ready(engine)
         yield opened
 
@@ -150,7 +150,7 @@ class Asker:
 def churn(engine: Engine, loaded: dict[str, LoadedAdapter], counts: Counter[str], stop: threading.Event) -> None:
     """Load and unload what churns, under new uids, and let a foreign source fail now and then."""
     dice, number = random.Random(0), 0
-    with Client(engine, patience=DRAIN_SECONDS) as client:
+    with Client(engine, patience=PATIENCE) as client:
         while not stop.wait(0.2):
             name = f"adapter-{dice.randrange(STEADY, STEADY + CHURNING)}"
             if (gone := loaded.pop(name, None)) is not None:
