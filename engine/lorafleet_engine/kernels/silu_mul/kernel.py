@@ -6,7 +6,6 @@ import triton.language as tl
 
 from lorafleet_engine.kernels.lora.expand import (
     few_updates,
-    many_updates,
     precision,
     segment_arguments,
     shape_layout,
@@ -18,6 +17,10 @@ BLOCK = 1024
 FEW_FORM = (128, 2, 16)
 MANY_FORM = (64, 4, 8)
 """Where there is an update: numbers of a row that a program takes, its warps, and programs for each multiprocessor."""
+MANY_STAGES = 2
+"""Tiles under way where a segment has many tokens."""
+LITTLE = 16
+"""Tokens up to which such a segment takes a smaller product: of decodes beside prompts."""
 
 
 @triton.jit
@@ -54,6 +57,8 @@ def _silu_mul_update(
     RANKS: tl.constexpr,
     PAIR: tl.constexpr,
     STAGES: tl.constexpr,
+    MANY_STAGES: tl.constexpr,
+    LITTLE: tl.constexpr,
     FEW: tl.constexpr,
     B0: tl.constexpr,
     B1: tl.constexpr,
@@ -76,38 +81,90 @@ def _silu_mul_update(
         gates = addresses + (layer_column + B0) * rows + tile * RANKS
         ups = addresses + (layer_column + B1) * rows + tile * RANKS
         values = hidden + (place // PAIR).to(tl.int64) * 2 * SQUARE + place % PAIR * RANKS
-        live = slot < count
-        token = tl.load(order + start + slot, mask=live, other=0).to(tl.int64)
         if FEW:
-            token = token[None, :]
+            live = slot < count
+            token = tl.load(order + start + slot, mask=live, other=0).to(tl.int64)[None, :]
             column = at + element[:, None]
             real = live[None, :] & inside[:, None]
-        else:
-            token = token[:, None]
-            column = at + element[None, :]
-            real = live[:, None] & inside[None, :]
-        source = gate_up + token * 2 * N + column
-        if FEW:
+            source = gate_up + token * 2 * N + column
             gate = tl.load(source, mask=real, other=0.0)
             up = tl.load(source + N, mask=real, other=0.0)
             more, further = few_updates(
                 pool, gates, ups, at, at, inside, inside, values, values + SQUARE, tiles, count, hole,
                 GRANULE, UNIT, TOKENS, RANKS, 2 * SQUARE, STAGES, PRECISION,
             )  # fmt: skip
+            more += gate.to(tl.float32)
+            further += up.to(tl.float32)
+            tl.store(out + token * N + column, more / (1.0 + tl.exp(-more)) * further, mask=real)
+        elif count <= LITTLE:
+            _many(
+                gate_up, out, pool, gates, ups, at, inside, order + start, values, tiles, count, hole,
+                N, GRANULE, UNIT, LITTLE, RANKS, SQUARE, MANY_STAGES, PRECISION,
+            )  # fmt: skip
         else:
-            more = many_updates(
-                pool, gates, at, inside, values, tiles, count, hole,
-                GRANULE, UNIT, TOKENS, RANKS, 2 * SQUARE, PRECISION,
+            _many(
+                gate_up, out, pool, gates, ups, at, inside, order + start, values, tiles, count, hole,
+                N, GRANULE, UNIT, TOKENS, RANKS, SQUARE, MANY_STAGES, PRECISION,
             )  # fmt: skip
-            further = many_updates(
-                pool, ups, at, inside, values + SQUARE, tiles, count, hole,
-                GRANULE, UNIT, TOKENS, RANKS, 2 * SQUARE, PRECISION,
-            )  # fmt: skip
-            gate = tl.load(source, mask=real, other=0.0)
-            up = tl.load(source + N, mask=real, other=0.0)
-        more += gate.to(tl.float32)
-        further += up.to(tl.float32)
-        tl.store(out + token * N + column, more / (1.0 + tl.exp(-more)) * further, mask=real)
+
+
+@triton.jit
+def _many(
+    gate_up,
+    out,
+    pool,
+    gates,
+    ups,
+    at,
+    inside,
+    order,
+    values,
+    tiles,
+    count,
+    hole,
+    N: tl.constexpr,
+    GRANULE: tl.constexpr,
+    UNIT: tl.constexpr,
+    TOKENS: tl.constexpr,
+    RANKS: tl.constexpr,
+    SQUARE: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """One block of outputs of a segment of up to TOKENS tokens."""
+    rank = tl.arange(0, RANKS)
+    slot = tl.arange(0, TOKENS)
+    element = tl.arange(0, UNIT)
+    live = (slot < count)[:, None]
+    token = tl.load(order + slot, mask=slot < count, other=0).to(tl.int64)[:, None]
+    column = at + element[None, :]
+    real = live & inside[None, :]
+    source = gate_up + token * 2 * N + column
+    gate = tl.load(source, mask=real, other=0.0)
+    up = tl.load(source + N, mask=real, other=0.0)
+    here = slot[:, None] * RANKS + rank[None, :]
+    more = tl.zeros((TOKENS, UNIT), tl.float32)
+    further = tl.zeros((TOKENS, UNIT), tl.float32)
+    for tile in tl.range(0, tiles, num_stages=STAGES):
+        row = tl.load(gates + tile * RANKS + rank)
+        other = tl.load(ups + tile * RANKS + rank)
+        a = tl.load(
+            pool + row.to(tl.int64)[:, None] * GRANULE + column,
+            mask=(row != hole)[:, None] & inside[None, :],
+            other=0.0,
+        )
+        b = tl.load(
+            pool + other.to(tl.int64)[:, None] * GRANULE + column,
+            mask=(other != hole)[:, None] & inside[None, :],
+            other=0.0,
+        )
+        left = tl.load(values + tile * 2 * SQUARE + here, mask=live, other=0.0)
+        right = tl.load(values + tile * 2 * SQUARE + SQUARE + here, mask=live, other=0.0)
+        more = tl.dot(left, a, more, input_precision=PRECISION)
+        further = tl.dot(right, b, further, input_precision=PRECISION)
+    more += gate.to(tl.float32)
+    further += up.to(tl.float32)
+    tl.store(out + token * N + column, more / (1.0 + tl.exp(-more)) * further, mask=real)
 
 
 def silu_mul(gate_up: torch.Tensor, update: LoraUpdate | None = None) -> torch.Tensor:
@@ -131,5 +188,7 @@ def silu_mul(gate_up: torch.Tensor, update: LoraUpdate | None = None) -> torch.T
         num_stages=1,
         **up_columns(rows.source.groups[update.site[1]]),
         **shape_layout(rows),
+        MANY_STAGES=MANY_STAGES,
+        LITTLE=LITTLE,
     )
     return out
