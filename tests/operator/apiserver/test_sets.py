@@ -5,7 +5,7 @@ import pytest
 from lorafleet_contracts.names import LABEL_POOL, LABEL_SET
 from lorafleet_kube.api import KubeApi
 from lorafleet_kube.errors import ApiError
-from lorafleet_operator.shell.kinds import BY_NAME
+from lorafleet_operator.shell.kinds import BY_NAME, DISRUPTION_BUDGETS, LORA_POOLS, STATEFUL_SETS
 from tests.support.operator_process import OperatorProcess
 from tests.support.team import Object, Team, eventually
 
@@ -81,4 +81,37 @@ async def test_a_set_of_ours_that_nobody_wants_ends_and_foreign_objects_stay(
     assert [each["name"] for each in found["status"]["sets"]] == ["shared"]
     assert await there(api, team, "class-32") == set(KINDS)
     assert await there(api, team, "shared") == set(KINDS)
+    assert "Traceback" not in operator.log
+
+
+async def test_an_external_pool_follows_its_scale_and_is_emptied_before_it_shrinks(
+    api: KubeApi, team: Team, operator: OperatorProcess
+) -> None:
+    await team.pool(replicas={"mode": "External", "desired": 2})
+    await team.settle_set()
+    engines = [await team.engine(number) for number in range(2)]
+    for name in ("pirate", "poet"):
+        await team.adapter(name)
+        await team.condition("LoraAdapter", name, "Ready", "True")
+    assert [len(each.resident()) for each in engines] == [1, 1]
+    budget = DISRUPTION_BUDGETS.path(team.namespace, "smol-shared")
+
+    async def guarded() -> bool:
+        return bool((await api.get(budget))["spec"]["maxUnavailable"] == 0)
+
+    await eventually(guarded, what="no replica may be evicted that another could relieve")
+    scale = LORA_POOLS.path(team.namespace, "smol", "scale")
+    patch = {"spec": {"replicas": 1}}
+    await api.request("PATCH", scale, body=patch, content_type="application/merge-patch+json")
+
+    async def shrunk() -> bool:
+        moved = len(engines[0].resident()) == 2
+        found = await api.get(STATEFUL_SETS.path(team.namespace, "smol-shared"))
+        assert moved or found["spec"]["replicas"] == 2, "it went before it was empty"
+        return bool(found["spec"]["replicas"] == 1)
+
+    await eventually(shrunk, what="the StatefulSet has one replica")
+    told = await api.get(scale)
+    assert told["spec"]["replicas"] == 1
+    assert told["status"]["selector"] == "lorafleet.io/pool=smol,lorafleet.io/set=shared"
     assert "Traceback" not in operator.log
