@@ -131,14 +131,16 @@ class Team:
         data = (await eventually(ask, what="the tokens"))["data"]
         return {port: base64.b64decode(text).decode().split() for port, text in data.items()}
 
-    async def engine(self, index: int = 0, pool: str = "smol", engines: str = "shared") -> StubEngine:
-        """A ready engine pod `POOL-SET-INDEX` with a stub behind it."""
+    async def engine(
+        self, index: int = 0, pool: str = "smol", engines: str = "shared", *, node: str = ""
+    ) -> StubEngine:
+        """A ready engine pod `POOL-SET-INDEX` with a stub behind it, on a node of that name if any."""
         ip = f"127.77.{next(self._addresses)}.{uuid.uuid4().int % 250 + 2}"
         engine = await self._stack.enter_async_context(run_stub_engine(ip, await self.tokens(pool)))
-        await self.pod(index, pool, ip, engines)
+        await self.pod(index, pool, ip, engines, node=node)
         return engine
 
-    async def pod(self, index: int, pool: str, ip: str, engines: str = "shared") -> None:
+    async def pod(self, index: int, pool: str, ip: str, engines: str = "shared", *, node: str = "") -> None:
         """Make a pod, run it and say it is ready."""
         name = f"{pool}-{engines}-{index}"
         labels = {
@@ -150,7 +152,7 @@ class Team:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": name, "labels": labels},
-            "spec": {"containers": [{"name": "engine", "image": "registry.test/engine:1"}]},
+            "spec": {"containers": [{"name": "engine", "image": "registry.test/engine:1"}], "nodeName": node},
         }
         await self.api.request("POST", PODS.path(self.namespace), body=body)
         await self.pod_status(name, ip, ready=True)

@@ -174,13 +174,14 @@ def _spare(roster: _Roster, stuck: set[str], view: View) -> int:
     """How many replicas the disruption budget lets go.
 
     A drain cordons the node a moment before it evicts: so none may be evicted that has something another could take,
-    but where a node is cordoned and its replicas have been emptied.
+    but where a node is cordoned and its replicas have been emptied. Where nodes can't be read no drain would ever end.
     """
     usable = [each for each in roster.pods.values() if each.usable]
     cordoned = [each for each in usable if each.cordoned]
     if cordoned:
         return 0 if any(each.name in stuck for each in cordoned) else 1
-    if len([each for each in usable if each.name not in view.leaving]) < 2:
+    unknown = any(each.cordoned is None for each in usable)
+    if unknown or len([each for each in usable if each.name not in view.leaving]) < 2:
         return 1
     only_here = any(view.resident.get(key) == {each.name} for each in usable for key in view.versions[each.name])
     return 0 if only_here else 1

@@ -67,7 +67,7 @@ class Replica:
 
     `ready` is the pod's Ready condition, `current` whether it runs the newest template; `waiting` and `message` are
     the container's (or scheduler's) reason and words for not running. `set` is the set of replicas that it belongs to;
-    `zone` and `cordoned` are its node's ("" and False where nodes can't be read).
+    `zone` and `cordoned` are its node's ("" and None where nodes can't be read).
     """
 
     name: str
@@ -80,7 +80,7 @@ class Replica:
     set: str = SHARED_SET
     node: str = ""
     zone: str = ""
-    cordoned: bool = False
+    cordoned: bool | None = False
 
     @property
     def usable(self) -> bool:

@@ -111,7 +111,7 @@ class Observer:
             set=pod.set,
             node=pod.node,
             zone=node.zone if node else "",
-            cordoned=node is not None and node.cordoned,
+            cordoned=node.cordoned if node else None,
         )
 
 

@@ -5,6 +5,7 @@ import pytest
 from lorafleet_contracts.names import LABEL_POOL, LABEL_SET
 from lorafleet_kube.api import KubeApi
 from lorafleet_kube.errors import ApiError
+from lorafleet_kube.paths import NODES
 from lorafleet_operator.shell.kinds import BY_NAME, DISRUPTION_BUDGETS, LORA_POOLS, STATEFUL_SETS
 from tests.support.operator_process import OperatorProcess
 from tests.support.team import Object, Team, eventually
@@ -94,12 +95,6 @@ async def test_an_external_pool_follows_its_scale_and_is_emptied_before_it_shrin
         await team.adapter(name)
         await team.condition("LoraAdapter", name, "Ready", "True")
     assert [len(each.resident()) for each in engines] == [1, 1]
-    budget = DISRUPTION_BUDGETS.path(team.namespace, "smol-shared")
-
-    async def guarded() -> bool:
-        return bool((await api.get(budget))["spec"]["maxUnavailable"] == 0)
-
-    await eventually(guarded, what="no replica may be evicted that another could relieve")
     scale = LORA_POOLS.path(team.namespace, "smol", "scale")
     patch = {"spec": {"replicas": 1}}
     await api.request("PATCH", scale, body=patch, content_type="application/merge-patch+json")
@@ -115,3 +110,29 @@ async def test_an_external_pool_follows_its_scale_and_is_emptied_before_it_shrin
     assert told["spec"]["replicas"] == 1
     assert told["status"]["selector"] == "lorafleet.io/pool=smol,lorafleet.io/set=shared"
     assert "Traceback" not in operator.log
+
+
+async def test_a_cordoned_replica_may_be_evicted_once_what_it_alone_had_is_elsewhere(
+    api: KubeApi, team: Team, operator: OperatorProcess
+) -> None:
+    nodes = [f"{team.namespace}-{number}" for number in range(2)]
+    for node in nodes:
+        await api.request("POST", NODES.path(), body={"metadata": {"name": node}})
+    await team.pool(replicas={"min": 2})
+    await team.settle_set()
+    engines = [await team.engine(number, node=node) for number, node in enumerate(nodes)]
+    for name in ("pirate", "poet"):
+        await team.adapter(name)
+        await team.condition("LoraAdapter", name, "Ready", "True")
+    budget = DISRUPTION_BUDGETS.path(team.namespace, "smol-shared")
+
+    async def allowed(number: int) -> bool:
+        return bool((await api.get(budget))["spec"]["maxUnavailable"] == number)
+
+    await eventually(lambda: allowed(0), what="nothing may be evicted that another could relieve")
+    patch = {"spec": {"unschedulable": True}}
+    await api.request("PATCH", NODES.path(name=nodes[1]), body=patch, content_type="application/merge-patch+json")
+    await eventually(lambda: allowed(1), what="the cordoned one may be evicted")
+    assert len(engines[0].resident()) == 2
+    for node in nodes:
+        await api.request("DELETE", NODES.path(name=node))

@@ -156,6 +156,14 @@ def test_a_budget_lets_a_cordoned_replica_go_once_it_is_empty() -> None:
     assert served(world.snapshot) == set(NAMES)
 
 
+def test_without_a_look_at_nodes_a_drain_waits_for_nothing() -> None:
+    world = world_of(2)
+    blind = tuple(replace(each, cordoned=None) for each in world.snapshot.replicas)
+    world.snapshot = replace(world.snapshot, replicas=blind)
+    world.step()
+    assert world.budgets[-1] == 1
+
+
 @pytest.mark.parametrize(
     ("size", "cordoned"), [(1, ("smol-shared-0",)), (2, ("smol-shared-0", "smol-shared-1"))], ids=["one", "all"]
 )
