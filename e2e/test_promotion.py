@@ -77,7 +77,7 @@ def own_set(fleet: Fleet, acme: Client) -> Iterator[str]:
     """The name of the tenant's merged set, with thresholds that a test reaches; all is as before at the end."""
     tenant = fleet.get("tenant", TENANT)
     assert tenant
-    fleet.patch("lorapool", POOL, {"replicas": {"min": 2, "max": 3}, "promotion": PROMOTION})
+    fleet.patch("lorapool", POOL, {"replicas": {"min": 2, "max": 4}, "promotion": PROMOTION})
     name = merged_set(tenant["metadata"]["uid"])
     try:
         yield name
@@ -133,7 +133,7 @@ def test_a_tenant_is_promoted_and_demoted_while_it_asks_and_survives_its_replica
         reach(fleet, "Dedicated", 10)
 
         traffic.pause = IDLE_SECONDS
-        reach(fleet, "Draining", 180)
+        reach(fleet, "Draining", 300)
         traffic.pause = BUSY_SECONDS
         wait_until(lambda: stage(fleet) == "Shared", seconds=60, what="the tenant is on the shared set")
         answers = traffic.answers

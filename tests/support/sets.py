@@ -6,8 +6,10 @@ Used by tests/operator/core. `check_routes` is what every plan must leave true f
 from dataclasses import replace
 
 from lorafleet_contracts.admin import MergedState, ParityState, VersionPhase
+from lorafleet_contracts.conditions import ConditionType
 from lorafleet_contracts.names import LABEL_SET, SHARED_SET, is_dedicated, split_version_key, version_key
 from lorafleet_operator.core.actions import Apply, Plan
+from lorafleet_operator.core.conditions import is_true
 from lorafleet_operator.core.dedication import routed_set
 from lorafleet_operator.core.planning import plan_pool
 from lorafleet_operator.core.popularity import Pace, Rates, Track
@@ -91,11 +93,14 @@ def where(snapshot: PoolSnapshot, version: str) -> set[str]:
 
 
 def check_routes(snapshot: PoolSnapshot) -> None:
-    """Every version that a status names is answered at home, and a tenant's own set is there while routed to."""
+    """Every version that a status names is answered at home and Ready unless a new one comes, and a tenant's own set is
+    there while routed to."""
     for adapter in snapshot.adapters:
         if adapter.status.digest is not None:
             home = adapter.status.set or SHARED_SET
             assert home in where(snapshot, version_key(adapter.meta.uid, adapter.status.digest)), adapter.meta.name
+            settled = adapter.status.verified_generation == adapter.meta.generation
+            assert not settled or is_true(adapter.status.conditions, ConditionType.READY), adapter.meta.name
     for tenant in snapshot.tenants:
         name = routed_set(tenant.status.promotion)
         assert name is None or name in snapshot.workloads
@@ -107,6 +112,8 @@ def run(snapshot: PoolSnapshot, start: float, seconds: float, step: float = 1.0)
     now = start
     while now <= start + seconds:
         plan = plan_pool(snapshot, now)
+        # Gateways read statuses before any engine has done what the plan asks for.
+        check_routes(carry_out(snapshot, Plan(statuses=plan.statuses), now))
         snapshot = act(snapshot, plan, now)
         check_routes(snapshot)
         own = [name for name in snapshot.workloads if is_dedicated(name)]
