@@ -4,8 +4,8 @@ Called by the pools' tasks before each plan (`observe`) and by the planning (`ca
 of a clock that nobody sets.
 
 Replicas are watched over spans of SUSTAINED_SECONDS in which they are strained throughout (requests wait, or the mean
-step takes longer than the pool aims at) or not at all. What one did while it was strained, less HEADROOM_PERCENT, is
-what one can do; one that does more and is not strained raises that.
+step of a full engine takes longer than the pool aims at) or not at all. What one did while it was strained, less
+HEADROOM_PERCENT, is what one can do; one that does more and is not strained raises that.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,6 +25,10 @@ ASSUMED_PENALTY_PERCENT = 20
 """The shipped prior: a 7B base on one 80 GB GPU with short chats, and what adapters take of it."""
 SLOWEST_RATIO = 2.0
 """An engine whose steps take longer than aimed at even when hardly busy is strained from so many times that on."""
+LEAST_BUSY = 0.7
+LEAST_SEQUENCES = 4.0
+"""Share of the time in steps, and sequences in a mean one that decodes, below which slow steps are not the load's doing
+but the machine's: the replica could do more at a time."""
 SMOOTHING = 0.5
 """Weight of one span's finding against what was found before."""
 TOLERANCE = 0.1
@@ -78,11 +82,15 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A replica's looks since `began`, all `strained` or none (None: only one so far). `longest`: of the mean steps."""
+    """A replica's looks from `began` to the `last` one `at`, all `strained` or none (None: only one so far).
+
+    `longest`: of the mean steps.
+    """
 
     first: Effort
     last: Effort
     began: float
+    at: float
     strained: bool | None = None
     longest: float = 0.0
 
@@ -114,20 +122,20 @@ def observe(gauge: Gauge, looks: Iterable[Effort], aim: float, now: float) -> Ga
     for look in looks:
         span = gauge.spans.get(look.replica)
         if span is None or span.last.boot_id != look.boot_id or look.requests < span.last.requests:
-            spans[look.replica] = _Span(look, look, now)
+            spans[look.replica] = _Span(look, look, now, now)
             continue
         step = _mean_step(span.last.steps, look.steps)
         if step is not None:
             gauge = replace(gauge, quickest=min(step, gauge.quickest or step))
         slow = step is not None and step > max(aim, SLOWEST_RATIO * (gauge.quickest or step))
-        strained = look.waiting > 0 or slow
+        strained = look.waiting > 0 or (slow and _is_full(span.last.steps, look.steps, now - span.at))
         if strained != span.strained:
-            spans[look.replica] = _Span(look, look, now, strained)
+            spans[look.replica] = _Span(look, look, now, now, strained)
             continue
-        span = replace(span, last=look, longest=max(span.longest, step or 0.0))
+        span = replace(span, last=look, at=now, longest=max(span.longest, step or 0.0))
         if now - span.began >= SUSTAINED_SECONDS:
             gauge = _learn(gauge, span, now - span.began, aim)
-            span = _Span(look, look, now, strained)
+            span = _Span(look, look, now, now, strained)
         spans[look.replica] = span
     cost = fit_steps(add_steps(each.steps for each in looks)) if looks else None
     penalty = gauge.penalty_percent if cost is None else cost.penalty_percent
@@ -200,6 +208,13 @@ def _towards(before: float | None, seen: float, saturated: bool) -> float:
 def _mean_step(before: StepsState, now: StepsState) -> float | None:
     steps = now.steps - before.steps
     return (now.seconds - before.seconds) / steps if steps > 0 else None
+
+
+def _is_full(before: StepsState, now: StepsState, seconds: float) -> bool:
+    """Whether the engine was at work for most of the time, on several sequences at once."""
+    decodes, sequences = now.decode_steps - before.decode_steps, now.sequences - before.sequences
+    busy = seconds > 0 and (now.seconds - before.seconds) / seconds >= LEAST_BUSY
+    return busy and decodes > 0 and sequences / decodes >= LEAST_SEQUENCES
 
 
 def _less(rate: float, percent: int | None) -> float:

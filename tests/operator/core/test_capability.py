@@ -27,10 +27,20 @@ AIM = 0.03
 KEPT = 1 - HEADROOM_PERCENT / 100
 
 
-def look(seconds: float, rate: float, waiting: int = 0, step: float = 0.01, boot: str = "b0") -> Effort:
-    """A replica that has always done `rate` requests a second of 20 tokens, in steps of `step` seconds."""
-    done = round(rate * seconds)
-    return Effort("r0", boot, waiting, done, 20 * done, StepsState(steps=round(seconds / step), seconds=seconds))
+def look(
+    seconds: float,
+    rate: float,
+    waiting: int = 0,
+    step: float = 0.01,
+    boot: str = "b0",
+    width: int = 8,
+    busy: float = 1.0,
+) -> Effort:
+    """A replica that has always done `rate` requests a second of 20 tokens, in steps of `step` seconds, which fill
+    a share `busy` of the time and have `width` sequences."""
+    done, count = round(rate * seconds), round(busy * seconds / step)
+    steps = StepsState(steps=count, seconds=count * step, decode_steps=count, sequences=width * count)
+    return Effort("r0", boot, waiting, done, 20 * done, steps)
 
 
 def watch(gauge: Gauge, rate: float, seconds: int = 31, begin: float = 0.0, **how: float) -> Gauge:
@@ -77,6 +87,13 @@ def test_an_engine_that_never_makes_it_is_not_strained_by_its_nature() -> None:
     assert not found(watch(Gauge(), 1, step=0.2)).measured
     slow = watch(replace(watch(Gauge(), 1, step=0.2), spans={}), 1, step=0.5, begin=100.0)
     assert found(slow).measured
+
+
+@pytest.mark.parametrize("idle", [{"width": 1}, {"busy": 0.3}])
+def test_slow_steps_of_an_engine_that_could_do_more_show_no_limit(idle: dict) -> None:
+    calm = watch(Gauge(), 2, step=0.01)
+    assert not found(watch(replace(calm, spans={}), 0.1, step=0.06, begin=100.0, **idle)).measured
+    assert found(watch(replace(calm, spans={}), 0.1, step=0.06, begin=100.0)).measured
 
 
 def test_a_measured_capacity_rises_with_what_is_done_easily_and_follows_what_is_found() -> None:
