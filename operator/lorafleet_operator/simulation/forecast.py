@@ -13,8 +13,8 @@ import numpy as np
 
 from lorafleet_contracts.capacity import effective_capacity, pool_size
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
-from lorafleet_contracts.resources.pool import CapacityStatus, LoraPoolStatus
-from lorafleet_operator.core.capability import ASSUMED_PENALTY_PERCENT, ASSUMED_REQUESTS_PER_S
+from lorafleet_contracts.resources.pool import LoraPoolStatus
+from lorafleet_operator.core.capability import ASSUMED_PENALTY_PERCENT, ASSUMED_REQUESTS_PER_S, Capacity
 from lorafleet_operator.core.snapshot import Adapter, Pool, Tenant
 from lorafleet_operator.simulation.demand import Demand, Ranks, assume_files
 from lorafleet_operator.simulation.engines import EngineProfile
@@ -106,7 +106,7 @@ def forecast(
     seconds = math.ceil(float(arrivals.times[-1]) / 60.0) * 60.0 or 60.0
     memory = replica_memory(pool.spec, terms.base.shape, terms.gpu)
     case = Case(
-        pool=unbound(pool, _measured(terms.capacity, penalty, arrivals)),
+        pool=unbound(pool),
         adapters=adapters,
         tenants=tenants,
         namespaces=namespaces,
@@ -115,34 +115,26 @@ def forecast(
         callers=demand.callers,
         arrivals=arrivals,
         seconds=seconds,
+        capacity=_measured(terms.capacity, penalty, arrivals),
         replicas=pool_size(Fraction(len(arrivals) / seconds), effective, pool.spec.replicas.redundancy),
     )
     outcome = simulate(case)
     return _sum_up(case, outcome, _Price(float(capacity), float(effective)), _assumptions(terms, case))
 
 
-def unbound(pool: Pool, capacity: CapacityStatus | None) -> Pool:
+def unbound(pool: Pool) -> Pool:
     """The pool as it would size itself if its owner set no upper bound."""
     assert pool.spec is not None
     replicas = pool.spec.replicas.model_copy(update={"max": MOST_REPLICAS, "mode": "Managed", "desired": 1})
-    return replace(
-        pool,
-        spec=pool.spec.model_copy(update={"replicas": replicas}),
-        status=LoraPoolStatus(capacity=capacity),
-    )
+    return replace(pool, spec=pool.spec.model_copy(update={"replicas": replicas}), status=LoraPoolStatus())
 
 
-def _measured(capacity: Fraction | None, penalty_percent: int, arrivals: Arrivals) -> CapacityStatus | None:
+def _measured(capacity: Fraction | None, penalty_percent: int, arrivals: Arrivals) -> Capacity | None:
     """A given capacity counts as measured, with requests of the mean length."""
     if capacity is None:
         return None
     length = float(np.mean(arrivals.prompt_tokens + arrivals.completion_tokens))
-    return CapacityStatus(
-        value=f"{float(capacity):.3f}",
-        tokens=f"{float(capacity) * length:.3f}",
-        source="Measured",
-        penalty_percent=penalty_percent,
-    )
+    return Capacity(float(capacity), float(capacity) * length, penalty_percent, measured=True)
 
 
 def _mean(arrivals: Arrivals) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from lorafleet_contracts.admin import Tier
 from lorafleet_contracts.resources.tenant import TenantStatus
 from lorafleet_operator.core.actions import Apply, Delete, Inspect, Load, Plan, StatusWrite, Unload
+from lorafleet_operator.core.capability import Capacity
 from lorafleet_operator.core.planning import plan_pool
 from lorafleet_operator.core.snapshot import Adapter, EngineDefaults, Pool, PoolSnapshot, PoolTokens, Tenant
 from lorafleet_operator.shell.load import LoadMeter
@@ -44,7 +45,8 @@ class Case:
     """What is simulated. `files` maps adapter uids to what their files are; `seconds` is how long traffic lasts, and
     `replicas` how many there are when it begins, if that is more than the pool's least (it is in operation already).
     The operator looks every `look_seconds` where nothing happens. `held` are adapters (uids) that replicas have from
-    the start, where a run goes on from what a cluster has."""
+    the start, where a run goes on from what a cluster has; a `capacity` is taken for what the operator has measured,
+    which else it finds out in the run."""
 
     pool: Pool
     adapters: tuple[Adapter, ...]
@@ -60,6 +62,7 @@ class Case:
     replicas: int = 0
     look_seconds: float = RESYNC_SECONDS
     held: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    capacity: Capacity | None = None
 
 
 def simulate(case: Case) -> Outcome:
@@ -126,7 +129,8 @@ class _Run:
 
     def _decide(self) -> None:
         now = self._clock.now
-        plan = plan_pool(self._load.measure(self._snapshot(), now), now)
+        snapshot = self._load.measure(self._snapshot(), now)
+        plan = plan_pool(replace(snapshot, capacity=self._case.capacity or snapshot.capacity), now)
         longest = self._case.look_seconds
         wait = longest if plan.again_in is None else min(plan.again_in, longest)
         self._plan_at = now + max(wait, self._debounce)
