@@ -27,8 +27,8 @@ class Seen:
 
 
 @contextmanager
-def traffic(client: Client, threads: int) -> Iterator[Seen]:
-    """Short requests, one after another in each thread, while the block runs. Nobody asks twice."""
+def traffic(client: Client, threads: int, pause: float = 0.0) -> Iterator[Seen]:
+    """Short requests, one after another in each thread with a pause, while the block runs. Nobody asks twice."""
     seen, stop, lock = Seen(), threading.Event(), threading.Lock()
 
     def ask(number: int) -> None:
@@ -48,6 +48,7 @@ def traffic(client: Client, threads: int) -> Iterator[Seen]:
                 else:
                     with lock:
                         seen.answers += 1
+                stop.wait(pause)
 
     running = [threading.Thread(target=ask, args=(number,)) for number in range(threads)]
     for thread in running:
@@ -79,14 +80,14 @@ def desired(fleet: Fleet) -> tuple[int, str]:
 
 
 def test_a_set_grows_under_load_and_shrinks_again_without_a_failed_request(sized: Fleet, acme: Client) -> None:
-    sized.patch("lorapool", POOL, {"replicas": {"min": 2, "max": 3, "redundancy": 1, "scaleDownAfter": "20s"}})
+    sized.patch("lorapool", POOL, {"replicas": {"min": 2, "max": 3, "redundancy": 0, "scaleDownAfter": "20s"}})
     with traffic(acme, THREADS) as seen:
         wait_until(lambda: desired(sized)[0] == 3, seconds=150, what="the load asks for a third replica")
         assert "each" in desired(sized)[1], "the status has the figures"
         wait_until(lambda: len(ready_replicas(sized)) == 3, seconds=180, what="the third is ready")
     assert seen.answers > 0
     assert not seen.failures
-    with traffic(acme, 1) as seen:
+    with traffic(acme, 1, pause=3.0) as seen:
         wait_until(lambda: desired(sized)[0] == 2, seconds=240, what="two are enough")
         wait_until(lambda: len(ready_replicas(sized)) == 2, seconds=120, what="the third has gone")
     assert not seen.failures
@@ -97,7 +98,7 @@ def test_a_set_grows_under_load_and_shrinks_again_without_a_failed_request(sized
 
 def test_an_external_pool_follows_kubectl_scale_without_a_failed_request(sized: Fleet, acme: Client) -> None:
     sized.patch("lorapool", POOL, {"replicas": {"min": 1, "max": 3, "mode": "External", "desired": 2}})
-    with traffic(acme, 2) as seen:
+    with traffic(acme, 2, pause=0.5) as seen:
         for size in (3, 2):
             sized.kubectl.run("scale", "lorapool", POOL, "-n", "demo", f"--replicas={size}")
             wait_until(lambda size=size: len(ready_replicas(sized)) == size, seconds=240, what=f"{size} replicas")

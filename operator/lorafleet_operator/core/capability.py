@@ -5,7 +5,8 @@ of a clock that nobody sets.
 
 Replicas are watched over spans of SUSTAINED_SECONDS in which they are strained throughout (requests wait, or the mean
 step of a full engine takes longer than the pool aims at) or not at all. What one did while it was strained, less
-HEADROOM_PERCENT, is what one can do; one that does more and is not strained raises that.
+HEADROOM_PERCENT, is what one can do; one that is not strained raises that by what it does, over the share of its time
+in which it did it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,6 +27,8 @@ ASSUMED_PENALTY_PERCENT = 20
 SLOWEST_RATIO = 2.0
 """An engine whose steps take longer than aimed at even when hardly busy is strained from so many times that on."""
 LEAST_BUSY = 0.7
+BARELY_BUSY = 0.1
+"""A share of the time in steps that is taken for at least so much: what it did there tells little of a full one."""
 LEAST_SEQUENCES = 4.0
 """Share of the time in steps, and sequences in a mean one that decodes, below which slow steps are not the load's doing
 but the machine's: the replica could do more at a time."""
@@ -181,6 +184,7 @@ def _learn(gauge: Gauge, span: _Span, seconds: float, aim: float) -> Gauge:
     requests = (span.last.requests - span.first.requests) / seconds
     tokens = (span.last.tokens - span.first.tokens) / seconds
     if not span.strained:
+        requests, tokens = (_at_full_time(each, span, seconds) for each in (requests, tokens))
         if requests <= (gauge.requests_per_s or 0.0) and (not gauge.saturated or tokens <= (gauge.tokens_per_s or 0.0)):
             return gauge
         return replace(
@@ -199,6 +203,14 @@ def _learn(gauge: Gauge, span: _Span, seconds: float, aim: float) -> Gauge:
         tokens_per_s=_towards(gauge.tokens_per_s, share * tokens, gauge.saturated),
         saturated=True,
     )
+
+
+def _at_full_time(rate: float, span: _Span, seconds: float) -> float:
+    """What a replica that is not strained could do at least: as much in the time that it had nothing to do, less the
+    headroom. Without this, a capacity once found too small would be all that replicas are ever asked for."""
+    spent = span.last.steps.seconds - span.first.steps.seconds
+    busy = min(max(spent / seconds, BARELY_BUSY), 1.0) if spent > 0 else 1.0
+    return max(rate, (1 - HEADROOM_PERCENT / 100) * rate / busy)
 
 
 def _towards(before: float | None, seen: float, saturated: bool) -> float:

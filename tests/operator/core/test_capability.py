@@ -105,6 +105,15 @@ def test_a_measured_capacity_rises_with_what_is_done_easily_and_follows_what_is_
     assert found(watch(replace(higher, spans={}), 1, begin=200.0)) == found(higher)
 
 
+def test_a_capacity_found_too_small_is_raised_by_replicas_that_have_time_left() -> None:
+    low = watch(Gauge(), 0.5, waiting=3)
+    assert found(low).effective_requests_per_s == pytest.approx(0.5 * KEPT, rel=0.1)
+    rested = watch(replace(low, spans={}), 2, busy=0.25, begin=100.0)
+    assert found(rested).effective_requests_per_s == pytest.approx(2 / 0.25 * KEPT, rel=0.05)
+    barely = watch(replace(low, spans={}), 2, busy=0.01, begin=100.0)
+    assert found(barely).effective_requests_per_s == pytest.approx(2 / 0.1 * KEPT, rel=0.05)
+
+
 def test_nothing_is_learnt_across_lives_from_gaps_or_from_a_stuck_engine() -> None:
     gauge = observe(Gauge(), [look(0, 5, 3)], AIM, 0.0)
     gauge = observe(gauge, [look(20, 5, 3, boot="b1")], AIM, 20.0)
