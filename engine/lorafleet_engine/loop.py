@@ -264,8 +264,14 @@ class EngineLoop:
         self._changed = self._told = True
 
     def _step(self) -> None:
-        """Launch the next step, then land the one before (or this one, unless steps are overlapped)."""
+        """Launch the next step, then land the one before (or this one, unless steps are overlapped).
+
+        While tenants compete a step is launched when the one before has landed: who came meanwhile is in the very next.
+        """
         before = self._flight
+        if before is not None and self._core.scheduler.contended:
+            self._land()
+            return
         launched = self._launch() if self._live else None
         if launched is None and before is None and self._live:
             raise RuntimeError("requests are live but none of them can run")

@@ -35,6 +35,7 @@ class StepLimits:
 
     `tokens` counts prompt and decode tokens together and exceeds `sequences`, those of a step and of what holds KV;
     `rank_sum` counts the true ranks of a step's distinct adapters; above `waiting` requests are Rejected queue_full.
+    While tenants compete a step takes at most `contended` tokens of prompts, so that whoever comes next is soon served.
     """
 
     tokens: int = 512
@@ -42,6 +43,7 @@ class StepLimits:
     distinct_adapters: int = 128
     rank_sum: int = 4096
     waiting: int = 4096
+    contended: int = 512
 
 
 DEFAULT_LIMITS: dict[Literal["cpu", "cuda"], StepLimits] = {

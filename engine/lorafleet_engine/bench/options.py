@@ -73,7 +73,7 @@ FULL = Dims(
     long_window=32768,
     streams=256,
     clients=4,
-    open_requests=6000,
+    open_requests=5000,
     open_answer=64,
 )
 TINY = Dims(

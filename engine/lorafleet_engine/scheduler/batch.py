@@ -6,11 +6,14 @@ being done is computed anew later (preemption by recompute), but for what the pr
 """
 
 from bisect import insort
+from collections import Counter
+from collections.abc import Callable
 
 from lorafleet_contracts.capacity import KV_BLOCK_TOKENS
 from lorafleet_engine.memory.geometry import pages_for_tokens
 from lorafleet_engine.memory.pages import Owner, PagePool
 from lorafleet_engine.memory.prefix import PrefixCache
+from lorafleet_engine.messages import StepLimits
 from lorafleet_engine.scheduler.fairness import Tenant, Tenants
 from lorafleet_engine.scheduler.sequence import Sequence
 
@@ -18,12 +21,13 @@ from lorafleet_engine.scheduler.sequence import Sequence
 class Batch:
     """The `running` sequences, at most `size` (beside those that are ending), in order of arrival."""
 
-    def __init__(self, size: int, pool: PagePool, tenants: Tenants, prefix: PrefixCache | None) -> None:
-        self._size = size
+    def __init__(self, limits: StepLimits, pool: PagePool, tenants: Tenants, prefix: PrefixCache | None) -> None:
+        self._size = limits.sequences
+        self._ahead = limits.tokens
         self._pool = pool
         self._tenants = tenants
         self._prefix = prefix
-        self.running: list[Sequence] = []
+        self.running = tenants.running
         self.preemptions = 0
 
     def in_order(self) -> list[Sequence]:
@@ -36,8 +40,11 @@ class Batch:
         over = [(counter, s.arrival, s) for s, counter in zip(self.running, counters, strict=True) if counter > limit]
         return within + [sequence for *_, sequence in sorted(over)]
 
-    def admit(self) -> None:
+    def admit(self, waits: Callable[[Sequence], bool]) -> None:
         """Move heads of queues to running while there is room for them, the tenant that had least first.
+
+        Nobody has more than a step's tokens of prompts admitted that could be computed (those that are not held up, by
+        `waits`): what is queued is still given out by who had least, what is admitted goes on.
 
         A tenant's own queue is never jumped. While a head does not fit, other tenants' may overtake it until they are
         over their share; from then on they make way for it.
@@ -48,10 +55,18 @@ class Batch:
             return
         promised = sum(map(_outstanding, self.running))
         passed: list[Tenant] = []
+        ahead = self._uncomputed(waits)
         while (tenant := self._tenants.next(passed)) is not None:
             head = tenant.waiting[0]
             if passed and tenant.counter + head.pending * tenant.price > passed[0].counter + self._tenants.slack:
                 return
+            if ahead[tenant] >= self._ahead:
+                if (victim := self._who_makes_way(tenant)) is not None:
+                    room += not victim.ending
+                    promised -= _outstanding(victim)
+                    self.send_back(victim)
+                passed.append(tenant)
+                continue
             found = self._find(head)
             while room <= 0 or not self._fits(head, found, promised):
                 victim = self._who_makes_way(tenant)
@@ -62,12 +77,21 @@ class Batch:
                 self.send_back(victim)
             else:
                 self._begin(tenant, found)
+                ahead[tenant] += head.pending
                 room -= not head.ending
                 promised += _outstanding(head)
                 continue
             if room <= 0:
                 return
             passed.append(tenant)
+
+    def _uncomputed(self, waits: Callable[[Sequence], bool]) -> Counter[Tenant]:
+        """Tokens of prompts that are admitted and could be computed now, by tenant."""
+        ahead: Counter[Tenant] = Counter()
+        for sequence in self.running:
+            if (pending := sequence.pending) > 1 and not waits(sequence):
+                ahead[self._tenants.of(sequence)] += pending
+        return ahead
 
     def reserve(self, sequence: Sequence, tokens: int, order: list[Sequence]) -> bool:
         """Give the sequence pages for its first `tokens` tokens, if need be those of the last in `order` behind it."""

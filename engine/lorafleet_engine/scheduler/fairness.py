@@ -3,11 +3,13 @@
 Start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996) in the form of the virtual token counter for LLM serving
 (Sheng et al.: Fairness in Serving Large Language Models, OSDI 2024). A tenant is charged for a request's tokens when it
 is admitted, then for each token generated; what comes back uncomputed is refunded. The tenant with the smallest counter
-is admitted next. One that begins to wait starts at the smallest counter of those that wait: idling earns nothing. When
-nobody waits everybody has what they asked for, and all start over.
+is admitted next. One that begins to wait starts at what has been computed for the one that had least of those that wait:
+idling earns nothing. When nobody waits all start over, at what is admitted of theirs and still to be computed: prompts
+that were admitted while there was room are not ahead of who comes next.
 """
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
@@ -41,6 +43,8 @@ class Tenants:
         self._tenants: dict[str, Tenant] = {}
         self._slack = 0.0
         self.queued = 0
+        self.running: list[Sequence] = []
+        """The admitted sequences in order of arrival; batch.py's to change."""
 
     def __len__(self) -> int:
         return len(self._tenants)
@@ -93,7 +97,7 @@ class Tenants:
             self._start_over()
         tenant = self.of(sequence)
         if not tenant.waiting:
-            tenant.counter = max(tenant.counter, self._least_waiting() if self.queued else 0.0)
+            tenant.counter = max(tenant.counter, self._least_served() if self.queued else 0.0)
         insort(tenant.waiting, sequence, key=lambda s: s.arrival)
         self.queued += 1
         self._slack = max(self._slack, (sequence.pending + self._step_tokens) * tenant.price)
@@ -122,11 +126,26 @@ class Tenants:
         waiting = (tenant.counter for tenant in self._tenants.values() if tenant.waiting)
         return min(waiting, default=float("inf"))
 
+    def _least_served(self) -> float:
+        """The smallest counter of those that wait, less what they were charged for and is still to be computed."""
+        owed = self._owed()
+        waiting = (each for each in self._tenants.values() if each.waiting)
+        return min((each.counter - owed[each.name] * each.price for each in waiting), default=float("inf"))
+
+    def _owed(self) -> Counter[str]:
+        """Tokens by tenant that were charged for at admission and are still to be computed."""
+        owed: Counter[str] = Counter()
+        for sequence in self.running:
+            if (pending := sequence.pending) > 1:
+                owed[sequence.tenant] += pending
+        return owed
+
     def _start_over(self) -> None:
         self._tenants = {name: tenant for name, tenant in self._tenants.items() if tenant.live}
         self._slack = 0.0
+        owed = self._owed()
         for tenant in self._tenants.values():
-            tenant.counter = 0.0
+            tenant.counter = owed[tenant.name] * tenant.price
 
 
 def share_out(budget: int, wanted: Mapping[Tenant, int], served: Mapping[Tenant, float]) -> dict[Tenant, int]:

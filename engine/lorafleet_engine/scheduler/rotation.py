@@ -29,6 +29,10 @@ class Rotation:
         self._held = 0 if len(self._ran) == len(live) else self._held + 1
         return self._ran
 
+    def waits(self, owner: int) -> bool:
+        """Whether an adapter had work in the last step and was not among those that ran."""
+        return owner in self._ring and owner not in self._ran
+
     def _first_fit(self, live: Mapping[int, int]) -> frozenset[int]:
         chosen: set[int] = set()
         ranks = 0

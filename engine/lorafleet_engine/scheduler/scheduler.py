@@ -20,6 +20,9 @@ from lorafleet_engine.scheduler.fairness import Tenant, Tenants, share_out
 from lorafleet_engine.scheduler.rotation import Rotation
 from lorafleet_engine.scheduler.sequence import Advance, Sequence, StepPlan, Work
 
+CALM_STEPS = 64
+"""Nobody waited for so many steps: tenants do not compete any more."""
+
 
 class Scheduler:
     """Holds the live sequences: `waiting` for their first page, and `running`, which hold pages or get them next.
@@ -41,8 +44,9 @@ class Scheduler:
         self._prefix = prefix
         self._rotation = Rotation(limits.distinct_adapters, limits.rank_sum)
         self._tenants = Tenants(weights or {}, limits.tokens)
-        self._batch = Batch(limits.sequences, pool, self._tenants, prefix)
+        self._batch = Batch(limits, pool, self._tenants, prefix)
         self._arrivals = 0
+        self._calm = CALM_STEPS
 
     @property
     def running(self) -> list[Sequence]:
@@ -58,6 +62,11 @@ class Scheduler:
     def queued(self) -> int:
         """How many sequences wait."""
         return self._tenants.queued
+
+    @property
+    def contended(self) -> bool:
+        """Whether several tenants have requests and somebody has waited in a queue lately: steps are short then."""
+        return self._calm < CALM_STEPS and len(self._tenants) > 1
 
     @property
     def preemptions(self) -> int:
@@ -104,8 +113,9 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """Choose the next step's work and take the pages for it; None when there is nothing to be done, or nothing
         before the step in flight is committed."""
+        self._calm = 0 if self._tenants.queued and len(self._tenants) > 1 else self._calm + 1
         if self._tenants.queued:
-            self._batch.admit()
+            self._batch.admit(self._waits_its_turn)
         while self._batch.running:
             order = self._batch.in_order()
             ready = _ready(order)
@@ -118,6 +128,9 @@ class Scheduler:
             # Every page is held by others whose adapters wait for their turn: who cannot run makes way.
             self._batch.send_back(runnable[-1])
         return None
+
+    def _waits_its_turn(self, sequence: Sequence) -> bool:
+        return sequence.adapter is not None and self._rotation.waits(sequence.adapter.owner)
 
     def _having_their_turn(self, ready: list[Sequence]) -> list[Sequence]:
         """Those without an adapter, and those whose adapters are active."""
@@ -132,6 +145,8 @@ class Scheduler:
         """Single tokens and chunks of prompts within the token budget, as far as there are pages for them."""
         pendings = [len(s.tokens) + s.in_flight - s.computed for s in runnable]
         budget = self._limits.tokens - pendings.count(1)
+        if self.contended:
+            budget = min(budget, self._limits.contended)
         shares = self._shares(budget, runnable, pendings)
         reserve = self._batch.reserve
         singles: list[Work] = []

@@ -1,6 +1,7 @@
 """Laws between tenants: equal service over weight while both wait, no credit from idling, nobody waits for ever."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -104,6 +105,35 @@ def test_a_flood_makes_way_for_a_newcomer() -> None:
     assert 1 <= world.scheduler.preemptions <= 2
     kept = [sequence for sequence in world.scheduler.running if sequence.tenant == "a"]
     assert kept == flood[: len(kept)], "the youngest made way"
+
+
+@pytest.mark.parametrize("busy", [0, 40])
+def test_a_newcomer_is_not_behind_prompts_that_are_already_admitted(busy: int) -> None:
+    """Places are free and nobody waits, yet a's prompts are many steps of work."""
+    limits = replace(LIMITS, sequences=24)
+    world = simulation(500, limits)
+    ask(world, "a", 20 + busy, 90, 4)
+    for _ in range(3):
+        world.step()
+    (late,) = ask(world, "b", 1, 8, 4)
+    for _ in range(2):
+        world.step()
+    assert late.generated > 0
+
+
+def test_steps_are_short_while_tenants_compete() -> None:
+    limits = replace(LIMITS, contended=6)
+    world = simulation(500, limits)
+    ask(world, "a", 20, 90, 4)
+    alone = world.scheduler.plan()
+    assert alone is not None
+    assert alone.tokens == STEP
+    assert not world.scheduler.contended
+    ask(world, "b", 1, 8, 4)
+    beside = world.scheduler.plan()
+    assert beside is not None
+    assert beside.tokens - beside.decodes == 6
+    assert world.scheduler.contended
 
 
 def test_without_contention_order_of_arrival_decides() -> None:
