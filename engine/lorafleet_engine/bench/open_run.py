@@ -127,7 +127,7 @@ class _Run:
         return self._figures(phase, LEFT_OUT)
 
     async def _neighbour(self, client: Client, saturation: float) -> dict[str, Any]:
-        """A polite tenant at LOAD of its share, alone and beside one at EXCESS times its own; all polite ones likewise."""
+        """A polite tenant at LOAD of its share, alone and beside one at EXCESS times its own; all of them likewise."""
         share = saturation / TENANTS
         count = max(self.bench.dims.open_requests * 3 // 100, 4)
         polite = [self._stream(f"{POLITE}{number}", LOAD * share, count, number) for number in range(1, TENANTS)]

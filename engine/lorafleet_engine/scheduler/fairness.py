@@ -3,9 +3,9 @@
 Start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996) in the form of the virtual token counter for LLM serving
 (Sheng et al.: Fairness in Serving Large Language Models, OSDI 2024). A tenant is charged for a request's tokens when it
 is admitted, then for each token generated; what comes back uncomputed is refunded. The tenant with the smallest counter
-is admitted next. One that begins to wait starts at what has been computed for the one that had least of those that wait:
-idling earns nothing. When nobody waits all start over, at what is admitted of theirs and still to be computed: prompts
-that were admitted while there was room are not ahead of who comes next.
+is admitted next. One that begins to wait starts at what has been computed for the one that had least of those that
+wait: idling earns nothing. When nobody waits all start over, at what is admitted of theirs and still to be computed:
+prompts that were admitted while there was room are not ahead of who comes next.
 """
 
 from bisect import insort
