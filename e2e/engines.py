@@ -11,13 +11,13 @@ from lorafleet_contracts.names import LABEL_POOL, EnginePort
 POOL = "smol"
 
 
-def engine_states(fleet: Fleet, only: str = "") -> dict[str, EngineState]:
-    """The state of every replica of the quickstart's pool, or of one only, by the pod's name."""
-    secret = fleet.get("secret", f"{POOL}-tokens")
+def engine_states(fleet: Fleet, only: str = "", pool: str = POOL) -> dict[str, EngineState]:
+    """The state of every replica of the quickstart's pool (or another), or of one only, by the pod's name."""
+    secret = fleet.get("secret", f"{pool}-tokens")
     assert secret, "the pool has no token Secret"
     token = base64.b64decode(secret["data"]["state"]).decode().split()[0]
     states = {}
-    for pod in fleet.list("pods", selector=f"{LABEL_POOL}={POOL}"):
+    for pod in fleet.list("pods", selector=f"{LABEL_POOL}={pool}"):
         name = pod["metadata"]["name"]
         if only not in ("", name):
             continue
