@@ -64,6 +64,7 @@ class _Pair:
             session.keep([])
             self._own = {rows: decode_ms(self._bench, session, Batch(rows, dims.prompt)) for rows in dims.batches}
             self._exact = self._probe(session)
+            del session  # there is no room for two
         return self._bench.session(replace(self._plan, quantization="fp8"))
 
     def _probe(self, session: Session) -> torch.Tensor:
