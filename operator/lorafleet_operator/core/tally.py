@@ -152,8 +152,6 @@ class Tally:
 
     def best(self, draft: Draft) -> int | None:
         """The best replica for one more copy; None where none can take it."""
-        if not self.bins:
-            return None
         costs, item = self.costs(draft), draft.item
         if not draft.chosen and not item.avoid:
             index = costs.index(min(costs))

@@ -200,6 +200,14 @@ def test_bytes_that_do_not_fit_are_moved_to_where_they_do() -> None:
     assert all(choice.tier is Tier.GPU for each in placement.placed.values() for choice in each.choices)
 
 
+def test_pins_that_do_not_fit_together_are_parted() -> None:
+    crowd = [item(key, 60, pinned=True, holders=frozenset({"r0"}), asked={"r0": Tier.GPU}) for key in "ab"]
+    _, placement = settle(crowd, bins(100, 100), Policy(redundancy=0, moves=1))
+    choices = [choice for each in placement.placed.values() for choice in each.choices]
+    assert sorted(each.replica for each in choices) == ["r0", "r1"]
+    assert all(each.pinned for each in choices)
+
+
 def test_nothing_is_placed_where_there_is_no_replica() -> None:
     assert place([item("a")], [], Policy()).placed["a"] == Placed(())
 
