@@ -123,6 +123,22 @@ def test_the_server_starts_and_streams(run: Run) -> None:
     assert http["ratio"] == pytest.approx(http["tok_s"] / http["in_process_tok_s"], rel=0.01)
 
 
+def test_the_deployed_engine_in_an_open_loop(run: Run) -> None:
+    outcome = run("open")
+    assert outcome.status == 0, outcome.summary
+    (record,) = outcome.records
+    for zipf in ("zipf 1.0", "zipf 0.1"):
+        found = record[zipf]["open"]
+        assert found["errors"] == {}
+        assert sum(each["requests"] for each in found["by_decile"].values()) == found["requests"] == found["offered"]
+        assert record[zipf]["saturation"]["requests_per_s"] > 0
+    neighbour = record["neighbour"]
+    alone, beside = (neighbour[arm]["by_tenant"]["polite-1"] for arm in ("alone", "beside heavy"))
+    assert alone["requests"] == beside["requests"]
+    assert neighbour["beside heavy"]["by_tenant"]["heavy"]["requests"] > 10 * alone["requests"]
+    assert neighbour["p99_over_alone"] == pytest.approx(beside["ttft_ms"]["p99"] / alone["ttft_ms"]["p99"], abs=0.01)
+
+
 def test_idle_residents(run: Run) -> None:
     (record,) = run("residents").records
     assert (record["case"], record["resident"], record["active"]) == ("idle-residents", 24, 1)
