@@ -16,7 +16,9 @@ HOT_RATE = 0.1
 EARNED = frozenset({HOT, REDUNDANCY, STAYS})
 """Reasons of copies that a load was worth (a status does not show them all: of the others nothing is known)."""
 COPY_SHARE = 0.5
-"""A hot version has so many replicas that none gets more than this of an even share of its load."""
+"""A hot version has so many replicas that none gets more than this of an even share of its load..."""
+COPY_RATE = 0.5
+"""...as long as each gets so many requests a second."""
 RATE = 1.0
 """With fewer requests a second in all, evening out the load is worth nothing."""
 PRIOR = 0.1
@@ -195,4 +197,4 @@ def _copies(rate: float, portion: float, safe: int) -> int:
     """How many copies a version of this load should have, 0: as few as others."""
     if rate < HOT_RATE or portion < HOT_SHARE:
         return 0
-    return max(safe, math.ceil(portion / COPY_SHARE))
+    return max(safe, math.ceil(min(portion / COPY_SHARE, rate / COPY_RATE)))

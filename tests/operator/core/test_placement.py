@@ -72,6 +72,11 @@ def test_a_hot_version_gets_copies_by_its_share_of_the_load_one_move_at_a_time()
     assert len(second.placed["hot"].choices) == 2
 
 
+def test_little_load_is_worth_no_more_copies_than_redundancy_asks_for() -> None:
+    _, placement = settle([item("only", load=0.4)], bins(*[100] * 10), Policy(moves=1))
+    assert len(placement.placed["only"].choices) == 2
+
+
 def test_without_moves_no_copy_is_made() -> None:
     items = carry_out([item("hot", load=9.0)], place([item("hot")], bins(100, 100), Policy()))
     placement = place(items, bins(100, 100), Policy(moves=0))
