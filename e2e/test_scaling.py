@@ -1,6 +1,7 @@
 """Sizes: a set grows under load and shrinks again, and follows its owner's word, without a failed request."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from e2e.waiting import wait_until
 
 THREADS = 24
 TOKENS = 4
+LIGHT_SECONDS = 45.0
+"""Long enough for the operator to learn how quick a step can be, so that it knows slow ones."""
 MODELS = ("pirate", "shout", "smollm2-135m")
 
 
@@ -80,13 +83,16 @@ def desired(fleet: Fleet) -> tuple[int, str]:
 
 
 def test_a_set_grows_under_load_and_shrinks_again_without_a_failed_request(sized: Fleet, acme: Client) -> None:
-    sized.patch("lorapool", POOL, {"replicas": {"min": 2, "max": 3, "redundancy": 0, "scaleDownAfter": "20s"}})
+    sized.patch("lorapool", POOL, {"replicas": {"min": 2, "max": 3, "redundancy": 0}})
+    with traffic(acme, 1):
+        time.sleep(LIGHT_SECONDS)
     with traffic(acme, THREADS) as seen:
         wait_until(lambda: desired(sized)[0] == 3, seconds=150, what="the load asks for a third replica")
         assert "each" in desired(sized)[1], "the status has the figures"
         wait_until(lambda: len(ready_replicas(sized)) == 3, seconds=180, what="the third is ready")
     assert seen.answers > 0
     assert not seen.failures
+    sized.patch("lorapool", POOL, {"replicas": {"scaleDownAfter": "5s"}})
     with traffic(acme, 1, pause=3.0) as seen:
         wait_until(lambda: desired(sized)[0] == 2, seconds=240, what="two are enough")
         wait_until(lambda: len(ready_replicas(sized)) == 2, seconds=120, what="the third has gone")
