@@ -26,6 +26,11 @@ def allowed(fleet: Fleet, name: str, namespace: str) -> int:
     return int(budget["status"]["disruptionsAllowed"])
 
 
+def is_new(fleet: Fleet, pod: str, uid: str) -> bool:
+    """Whether there is another pod of that name than the one of this uid."""
+    return (fleet.get("pod", pod) or {}).get("metadata", {}).get("uid", uid) != uid
+
+
 def test_each_part_may_lose_one_pod(fleet: Fleet, acme: Client) -> None:
     for name in ("lorafleet-operator", "lorafleet-gateway"):
         assert allowed(fleet, name, NAMESPACE) == 1, name
@@ -33,7 +38,8 @@ def test_each_part_may_lose_one_pod(fleet: Fleet, acme: Client) -> None:
 
 def test_the_second_replica_stays_until_the_first_is_back(fleet: Fleet, acme: Client) -> None:
     first, second = sorted(ready_replicas(fleet))
-    node = (fleet.get("pod", first) or {})["spec"]["nodeName"]
+    pod = fleet.get("pod", first) or {}
+    node, uid = pod["spec"]["nodeName"], pod["metadata"]["uid"]
     fleet.kubectl.run("cordon", node)
     try:
         wait_until(lambda: allowed(fleet, f"{POOL}-shared", DEMO) == 1, seconds=60, what="one may go, once it is empty")
@@ -42,4 +48,5 @@ def test_the_second_replica_stays_until_the_first_is_back(fleet: Fleet, acme: Cl
             evict(fleet, second)
     finally:
         fleet.kubectl.run("uncordon", node)
-    wait_until(lambda: ready_replicas(fleet) == {first, second}, seconds=180, what="the evicted replica is back")
+    wait_until(lambda: is_new(fleet, first, uid), seconds=120, what="the evicted replica has gone")
+    wait_until(lambda: ready_replicas(fleet) == {first, second}, seconds=180, what="and is back")
