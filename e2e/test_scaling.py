@@ -14,6 +14,8 @@ from e2e.engines import POOL, ready_replicas
 from e2e.fleet import Fleet
 from e2e.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 THREADS = 24
 TOKENS = 4
 LIGHT_SECONDS = 45.0
