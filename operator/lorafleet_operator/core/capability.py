@@ -184,14 +184,7 @@ def _learn(gauge: Gauge, span: _Span, seconds: float, aim: float) -> Gauge:
     requests = (span.last.requests - span.first.requests) / seconds
     tokens = (span.last.tokens - span.first.tokens) / seconds
     if not span.strained:
-        requests, tokens = (_at_full_time(each, span, seconds) for each in (requests, tokens))
-        if requests <= (gauge.requests_per_s or 0.0) and (not gauge.saturated or tokens <= (gauge.tokens_per_s or 0.0)):
-            return gauge
-        return replace(
-            gauge,
-            requests_per_s=max(requests, gauge.requests_per_s or 0.0),
-            tokens_per_s=max(tokens, gauge.tokens_per_s or 0.0),
-        )
+        return _raise(gauge, *(_at_full_time(each, span, seconds) for each in (requests, tokens)))
     if not requests:
         return gauge  # stuck, or one long answer: it tells nothing of how many it could do
     # With steps longer than aimed at it does more than it should: about as much more as they are longer.
@@ -203,6 +196,17 @@ def _learn(gauge: Gauge, span: _Span, seconds: float, aim: float) -> Gauge:
         tokens_per_s=_towards(gauge.tokens_per_s, share * tokens, gauge.saturated),
         saturated=True,
     )
+
+
+def _raise(gauge: Gauge, requests: float, tokens: float) -> Gauge:
+    """The gauge after rates that were done with ease. They raise a limit and are none: one of tokens that was never
+    seen, beside a measured one of requests, stays unknown."""
+    known = (gauge.requests_per_s or 0.0, gauge.tokens_per_s or 0.0)
+    if gauge.saturated and gauge.tokens_per_s is None:
+        return replace(gauge, requests_per_s=max(requests, known[0]))
+    if requests <= known[0] and (not gauge.saturated or tokens <= known[1]):
+        return gauge
+    return replace(gauge, requests_per_s=max(requests, known[0]), tokens_per_s=max(tokens, known[1]))
 
 
 def _at_full_time(rate: float, span: _Span, seconds: float) -> float:

@@ -114,6 +114,13 @@ def test_a_capacity_found_too_small_is_raised_by_replicas_that_have_time_left() 
     assert found(barely).effective_requests_per_s == pytest.approx(2 / 0.1 * KEPT, rel=0.05)
 
 
+def test_tokens_done_with_ease_are_no_limit_where_only_that_of_requests_was_seen() -> None:
+    gauge = recall(CapacityStatus(value="10", tokens=None, source="Measured", penalty_percent=20))
+    capacity = found(watch(gauge, 1))
+    assert (capacity.requests_per_s, capacity.tokens_per_s) == (pytest.approx(10), None)
+    assert found(watch(gauge, 20)).effective_requests_per_s == pytest.approx(20, rel=0.05)
+
+
 def test_nothing_is_learnt_across_lives_from_gaps_or_from_a_stuck_engine() -> None:
     gauge = observe(Gauge(), [look(0, 5, 3)], AIM, 0.0)
     gauge = observe(gauge, [look(20, 5, 3, boot="b1")], AIM, 20.0)
