@@ -84,7 +84,7 @@ class Tally:
         extra = sum(reason in EARNED for reason in item.reasons.values()) if len(item.reasons) > base else 0
         now = min(len(item.holders), base + extra)
         if not self.known:  # nothing is known of any load: the copies that it was worth before stay
-            must, keep = min(base, bins), min(max(base, now), bins)
+            must, keep = min(base, bins), min(max(base, min(now, item.had)), bins)
             return Draft(item, share, size + share, must, must, keep, safe, item.pinned or item.priority > 0)
         portion = item.load * bins / self.known
         wish = max(base, _copies(item.load, portion, safe))

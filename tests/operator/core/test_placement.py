@@ -104,6 +104,13 @@ def test_a_lost_copy_of_a_hot_version_comes_back_at_once() -> None:
     assert len(after.placed["hot"].choices) == 2
 
 
+def test_a_copy_on_a_replica_that_came_back_goes_again_and_what_a_load_had_earned_stays() -> None:
+    both = frozenset({"r0", "r1"})
+    held = item("a", holders=both, reasons={"r0": "Stays", "r1": "LeastLoaded"})
+    for had in (1, 2):
+        assert len(place([replace(held, had=had)], bins(100, 100), Policy()).placed["a"].choices) == had
+
+
 def test_a_pinned_version_is_redundant_from_the_start_and_in_different_domains() -> None:
     room = [Bin(f"r{number}", 100, domain="east" if number < 2 else "west") for number in range(3)]
     placed = place([item("p", pinned=True)], room, Policy(redundancy=1)).placed["p"]
