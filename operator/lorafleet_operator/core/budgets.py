@@ -105,8 +105,11 @@ def news_of_difference(new: LoraPoolStatus, old: LoraPoolStatus) -> str | None:
     )
 
 
-def refuse_base(spec: LoraPoolSpec, status: LoraPoolStatus) -> Refusal | None:
-    """Why the base can't fit the MIG slice that the pod asks for, or None. Nothing is known of other devices' sizes."""
+def refuse_base(spec: LoraPoolSpec, pod: str, status: LoraPoolStatus) -> Refusal | None:
+    """Why the base can't fit the MIG slice that a pod (`engine.pod`, `dedicated.pod`) asks for, or None.
+
+    `spec` is as that pod takes it. Nothing is known of other devices' sizes.
+    """
     engine = spec.engine
     slices = [(name, size) for name in engine.pod.resources.limits if (size := mig_slice_bytes(name)) is not None]
     found = _weights(spec, status)
@@ -120,8 +123,8 @@ def refuse_base(spec: LoraPoolSpec, status: LoraPoolStatus) -> Refusal | None:
         return None
     return Refusal(
         Reason.BASE_DOES_NOT_FIT,
-        f"the base's weights take {weights} bytes ({source}), and of a slice {name} of {size} bytes "
-        f"engine.memory.gpuUtilizationPercent {percent} leaves {usable}, before any adapter or KV cache. "
+        f"the base's weights take {weights} bytes ({source}), and of a slice {name} of {size} bytes, which {pod} asks "
+        f"for, engine.memory.gpuUtilizationPercent {percent} leaves {usable}, before any adapter or KV cache. "
         "Ask for a larger slice or a whole GPU, or choose a smaller base",
     )
 

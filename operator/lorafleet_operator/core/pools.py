@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 from lorafleet_contracts.admin import ProblemCode
 from lorafleet_contracts.conditions import ConditionType, Reason, find_condition
 from lorafleet_contracts.names import SHARED_SET
-from lorafleet_contracts.resources.pool import EngineSetStatus, LoraPoolStatus
+from lorafleet_contracts.resources.pool import EngineSetStatus, LoraPoolSpec, LoraPoolStatus
 from lorafleet_operator.core.budgets import judge_budget, known_shape, refuse_base
 from lorafleet_operator.core.capability import capacity_of, tell
 from lorafleet_operator.core.conditions import Draft, Refusal, settle
-from lorafleet_operator.core.manifests.engine import refuse_gpus, resolve_device
+from lorafleet_operator.core.manifests.engine import dedicated_spec, refuse_gpus, resolve_device
 from lorafleet_operator.core.manifests.identity import selector_text
 from lorafleet_operator.core.sets import EngineSet, kind_of
 from lorafleet_operator.core.snapshot import Pool, PoolSnapshot, Replica, Workload
@@ -56,14 +56,6 @@ def refuse_pool(pool: Pool, cluster_wide: bool) -> Refusal | None:
             "allowedNamespaces.from: Selector needs an operator that watches all namespaces; "
             "this one was installed with watchNamespaces. Use Same or All",
         )
-    if spec.engine.dtype == "bfloat16" and resolve_device(spec.engine) == "cpu":
-        return Refusal(
-            Reason.INVALID,
-            "engine.dtype bfloat16 needs a GPU, and engine.pod.resources.limits asks for none. "
-            "Use dtype: float32, or ask for a GPU (nvidia.com/gpu)",
-        )
-    if gpus := refuse_gpus(spec.engine):
-        return Refusal(Reason.INVALID, gpus)
     source = urlsplit(spec.base_model.source.uri)
     volumes = [volume.get("name") for volume in spec.engine.pod.volumes]
     if source.scheme == "pvc" and source.netloc not in volumes:
@@ -71,7 +63,23 @@ def refuse_pool(pool: Pool, cluster_wide: bool) -> Refusal | None:
             Reason.INVALID,
             f"baseModel.source names volume {source.netloc!r}, which engine.pod.volumes does not have. Add it there",
         )
-    return refuse_base(spec, pool.status)
+    shared = _refuse_pod(spec, "engine.pod", pool.status)
+    if shared or spec.dedicated.pod.resources is None:
+        return shared
+    return _refuse_pod(dedicated_spec(spec), "dedicated.pod", pool.status)
+
+
+def _refuse_pod(spec: LoraPoolSpec, pod: str, status: LoraPoolStatus) -> Refusal | None:
+    """Why the devices that a pod (`engine.pod`, `dedicated.pod`) asks for can't run the engine, or None."""
+    if spec.engine.dtype == "bfloat16" and resolve_device(spec.engine) == "cpu":
+        return Refusal(
+            Reason.INVALID,
+            f"engine.dtype bfloat16 needs a GPU, and {pod}.resources.limits asks for none. "
+            "Use dtype: float32, or ask for a GPU (nvidia.com/gpu)",
+        )
+    if gpus := refuse_gpus(spec.engine, pod):
+        return Refusal(Reason.INVALID, gpus)
+    return refuse_base(spec, pod, status)
 
 
 def judge_pool(

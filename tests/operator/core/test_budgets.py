@@ -10,6 +10,7 @@ from lorafleet_contracts.resources.pool import LoraPoolSpec, LoraPoolStatus, Sha
 from lorafleet_operator.core.actions import Apply
 from lorafleet_operator.core.budgets import refuse_base
 from lorafleet_operator.core.planning import plan_pool
+from lorafleet_operator.core.pools import refuse_pool
 from lorafleet_operator.core.snapshot import Replica
 from tests.support.fleet import NOW, make_pool, make_replica, make_snapshot, make_state
 
@@ -133,4 +134,23 @@ def test_a_base_too_large_for_its_slice_is_refused_before_any_pod_exists() -> No
     ],
 )
 def test_only_what_surely_cannot_fit_is_refused(wanted: LoraPoolSpec, status: LoraPoolStatus, refused: bool) -> None:
-    assert (refuse_base(wanted, status) is not None) is refused
+    assert (refuse_base(wanted, "engine.pod", status) is not None) is refused
+
+
+@pytest.mark.parametrize(
+    ("own", "where"),
+    [
+        ({}, None),
+        ({"nodeSelector": {"gpu": "small"}}, None),
+        ({"resources": {"limits": {"nvidia.com/mig-3g.40gb": "1"}}}, None),
+        ({"resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}}}, "mig-1g.10gb of 10000000000 bytes, which ded"),
+        ({"resources": {"limits": {"cpu": "4"}}}, "dedicated.pod.resources.limits asks for none"),
+    ],
+)
+def test_what_tenants_own_replicas_would_be_made_of_is_judged_before_there_are_any(
+    own: dict[str, object], where: str | None
+) -> None:
+    wanted = spec("15.22G", "nvidia.com/gpu").wire() | {"dedicated": {"pod": own}}
+    pool = replace(make_pool(), spec=LoraPoolSpec.model_validate(wanted))
+    refusal = refuse_pool(pool, cluster_wide=True)
+    assert (refusal and where in refusal.message) if where else refusal is None

@@ -26,7 +26,8 @@ PEER_BYTES = 64 << 20
 
 def build_stateful_set(pool: Meta, spec: LoraPoolSpec, defaults: EngineDefaults, engines: EngineSet) -> dict[str, Any]:
     """Replicas with stable names; all start at once, a changed template comes to those from the partition on."""
-    name, spec = set_name(pool.name, engines.name), _spec_of(spec, engines)
+    own = engines.kind in ("Private", "Merged")
+    name, spec = set_name(pool.name, engines.name), dedicated_spec(spec) if own else spec
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -45,10 +46,8 @@ def build_stateful_set(pool: Meta, spec: LoraPoolSpec, defaults: EngineDefaults,
     }
 
 
-def _spec_of(spec: LoraPoolSpec, engines: EngineSet) -> LoraPoolSpec:
-    """A tenant's own replicas have what `dedicated.pod` says in the place of the same in `engine.pod`."""
-    if engines.kind not in ("Private", "Merged"):
-        return spec
+def dedicated_spec(spec: LoraPoolSpec) -> LoraPoolSpec:
+    """As tenants' own replicas take it: what `dedicated.pod` says is in the place of the same in `engine.pod`."""
     own = {name: value for name, value in spec.dedicated.pod if value is not None}
     pod = spec.engine.pod.model_copy(update=own)
     return spec.model_copy(update={"engine": spec.engine.model_copy(update={"pod": pod})})
@@ -62,8 +61,8 @@ def resolve_device(engine: EngineSpec) -> str:
     return "cuda" if any(name.startswith(GPU_RESOURCES) for name in limits) else "cpu"
 
 
-def refuse_gpus(engine: EngineSpec) -> str | None:
-    """Why the GPUs that the pod asks for do not suit a tensor-parallel engine, or None."""
+def refuse_gpus(engine: EngineSpec, pod: str) -> str | None:
+    """Why the GPUs that a pod (`engine.pod`) asks for do not suit a tensor-parallel engine, or None."""
     limits = engine.pod.resources.limits
     asked = {name: count for name, count in limits.items() if name.startswith(GPU_RESOURCES)}
     if engine.tensor_parallel == 1 or not asked or asked == {WHOLE_GPUS: str(engine.tensor_parallel)}:
@@ -71,7 +70,7 @@ def refuse_gpus(engine: EngineSpec) -> str | None:
     found = ", ".join(f"{name}: {count}" for name, count in sorted(asked.items()))
     return (
         f"engine.tensorParallel {engine.tensor_parallel} needs {WHOLE_GPUS}: {engine.tensor_parallel}, and "
-        f"engine.pod.resources.limits asks for {found}. Ask for that many, or leave it out"
+        f"{pod}.resources.limits asks for {found}. Ask for that many, or leave it out"
     )
 
 
