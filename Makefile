@@ -55,7 +55,7 @@ coverage: $(STAMP) ## Branch coverage of the pure rooms, at least 95 %
 	done
 
 height: $(STAMP) binaries-apiserver assets envoy-binary ## Tests that need a bare API server, the demo model, Envoy, a running engine or much CPU
-	$(BIN)/pytest -m "(apiserver or assets or envoy or heavy) and not gpu and not long" --ignore tests/conformance
+	$(BIN)/pytest $(BESIDE) -m "(apiserver or assets or envoy or heavy) and not gpu and not long" --ignore tests/conformance
 	$(BIN)/pytest -m "not long" tests/conformance
 
 test: setup check unit coverage height e2e ## Everything: checks, unit tests, real API server, real model, real cluster

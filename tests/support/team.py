@@ -192,5 +192,5 @@ async def make_team(api: KubeApi) -> AsyncIterator[Team]:
     async with AsyncExitStack() as stack:
         yield Team(api, namespace, stack)
     for kind in (TENANTS, LORA_ADAPTERS, LORA_POOLS, STATEFUL_SETS):
-        await api.request("DELETE", kind.path(namespace))
+        await api.request("DELETE", kind.path(namespace), timeout_seconds=120)
     await api.request("DELETE", PODS.path(namespace), params={"gracePeriodSeconds": "0"})
