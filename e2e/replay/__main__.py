@@ -7,7 +7,6 @@ that. The figures go to docs/planner-replay.json; docs/planner.md quotes them.
 import json
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +19,13 @@ import openai
 
 from e2e.assets.styles import UNSEEN
 from e2e.client import Client
-from e2e.cluster.commands import run
 from e2e.cluster.paths import REPOSITORY
+from e2e.engines import engine_states
 from e2e.fleet import DEMO, NAMESPACE, Fleet, find_fleet, forwarded
 from e2e.quickstart import apply_quickstart, create_keys
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_operator.cli.manifests import choose_pool, read_manifests
+from lorafleet_operator.cli.rates import Look, measure
 from lorafleet_operator.simulation.demand import Ranks, assume_files, find_demand
 from lorafleet_operator.simulation.engines import EngineProfile
 from lorafleet_operator.simulation.hardware import find_shape, replica_memory
@@ -124,15 +124,7 @@ def _held(known: Mapping[str, LoraAdapterStatus]) -> dict[str, list[str]]:
 def _send(fleet: Fleet, clients: dict[str, Client], case: Case) -> tuple[list[Answered], dict[str, Any]]:
     """Send every request at its moment, and look at the engines' counters before and after."""
     names = {each.meta.uid: each.meta.name for each in case.adapters}
-    seen: dict[str, Any] = {}
-
-    def watch() -> None:
-        words = ["top", "smol", "-n", DEMO, "-o", "json", "--interval", str(RUN_SECONDS + 10)]
-        seen.update(json.loads(run([sys.executable, "-m", "lorafleet_contracts.cli", *words], env=fleet.environment())))
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    time.sleep(5)
+    before = Look(time.monotonic(), engine_states(fleet))
     start = time.monotonic()
 
     def ask(row: int) -> Answered:
@@ -148,8 +140,7 @@ def _send(fleet: Fleet, clients: dict[str, Client], case: Case) -> tuple[list[An
 
     with ThreadPoolExecutor(64) as pool:
         answered = list(pool.map(ask, range(len(case.arrivals))))
-    watching.join()
-    return answered, seen
+    return answered, measure(before, Look(time.monotonic(), engine_states(fleet)))
 
 
 def _compare(case: Case, outcome: Outcome, answered: Sequence[Answered], seen: dict[str, Any]) -> dict[str, Any]:
