@@ -74,6 +74,12 @@ def _measured(record: Any) -> str:
     return f"{record['date']}, {record['machine']}{beside}"
 
 
+REMEMBERED = (
+    " The api remembers inspections and token counts of the last 4,096 adapters and a thousand series of metrics, and"
+    " grows until then."
+)
+
+
 def _cycles(record: Any) -> str:
     first, last = record["looks"][0], record["looks"][-1]
     grown = {name: (last["memory"][name] - first["memory"][name]) / (1 << 20) for name in first["memory"]}
@@ -85,7 +91,7 @@ def _cycles(record: Any) -> str:
         f"bytes, host tier {last['host_bytes'] - first['host_bytes']:+d} bytes, file handles "
         f"{', '.join(f'{name} {count:+d}' for name, count in files.items())}, private memory "
         f"{', '.join(f'{name} {size:+.1f} MiB' for name, size in grown.items())}. Each cycle brings an adapter that"
-        " was never there before; the api keeps the token counts of up to 4,096 of them, and so grows until then.\n"
+        f" was never there before.{REMEMBERED}\n"
     )
 
 
@@ -96,7 +102,8 @@ def _traffic(record: Any) -> str:
     return (
         f"{record['seconds'] / 60:.0f} minutes on the CPU engine, {record['settings']['clients']} clients, adapters "
         f"coming and going beside them ({_measured(record)}): {counts}. Private memory "
-        f"{', '.join(f'{name} {size:+.1f} MiB' for name, size in grown.items())} from the first look to the last.\n"
+        f"{', '.join(f'{name} {size:+.1f} MiB' for name, size in grown.items())} from the first look to the last."
+        f"{REMEMBERED}\n"
     )
 
 
