@@ -47,9 +47,9 @@ def restarts(fleet: Fleet) -> dict[str, int]:
     return {pod["metadata"]["name"]: int(pod["status"]["containerStatuses"][0]["restartCount"]) for pod in pods}
 
 
-def ready_replicas(fleet: Fleet) -> set[str]:
+def ready_replicas(fleet: Fleet, pool: str = POOL) -> set[str]:
     """The replicas that are ready. A pod that was made a moment ago has no container yet."""
-    pods = fleet.list("pods", selector=f"{LABEL_POOL}={POOL}")
+    pods = fleet.list("pods", selector=f"{LABEL_POOL}={pool}")
     return {
         pod["metadata"]["name"]
         for pod in pods

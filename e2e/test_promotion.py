@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 import openai
 import pytest
 
-from e2e.client import Client, refusal
-from e2e.engines import POOL, engine_states
-from e2e.fleet import DEMO, Fleet, adapter
+from e2e.client import Client
+from e2e.engines import engine_states
+from e2e.fleet import DEMO, Fleet
+from e2e.ownpool import own_pool
 from e2e.waiting import wait_until
-from lorafleet_contracts.names import LABEL_POOL, LABEL_SET, merged_set
+from lorafleet_contracts.names import LABEL_SET, merged_set
 
 SOLO = "solo"
-"""The pool of this test, its tenant and its adapter: what others did to the quickstart's does not matter here."""
+"""The pool of this test, its tenant and its adapter."""
 PROMOTION = {
     "promoteAtPercent": 5,
     "promoteAfter": "5s",
@@ -34,7 +35,6 @@ SPEC = {
 BUSY_SECONDS, IDLE_SECONDS = 0.2, 6.0
 """Between an answer and the next question: well above the thresholds, and below them."""
 FALLBACK_SECONDS = 5.0
-TYPE = {"apiVersion": "lorafleet.io/v1alpha1"}
 
 
 @dataclass
@@ -81,31 +81,8 @@ def asking(client: Client) -> Iterator[Traffic]:
 @pytest.fixture
 def client(fleet: Fleet, gateway: str) -> Iterator[Client]:
     """A client of a tenant alone on a pool like the quickstart's: one engine, thresholds that a test reaches."""
-    pool = fleet.get("lorapool", POOL)
-    assert pool
-    meta = {"name": SOLO, "namespace": DEMO}
-    fleet.apply(
-        {**TYPE, "kind": "LoraPool", "metadata": meta, "spec": pool["spec"] | SPEC},
-        adapter(SOLO, source="pirate", poolRef={"name": SOLO}),
-        {
-            **TYPE,
-            "kind": "Tenant",
-            "metadata": meta,
-            "spec": {"poolRef": {"name": SOLO}, "adapters": {"names": [SOLO]}},
-        },
-    )
-    try:
-        key = fleet.create_key(DEMO, SOLO)
-        fleet.wait_ready()
-        found = Client(gateway, key)
-        wait_until(lambda: refusal(found, SOLO) == 200, seconds=30, what="the gateway knows the tenant")
+    with own_pool(fleet, gateway, SOLO, SPEC) as found:
         yield found
-    finally:
-        for kind in ("tenant", "loraadapter", "lorapool"):
-            fleet.delete(kind, SOLO)
-        wait_until(
-            lambda: not fleet.list("pods", selector=f"{LABEL_POOL}={SOLO}"), seconds=180, what="its pods are gone"
-        )
 
 
 def pods_of(fleet: Fleet, name: str) -> list[str]:
