@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from e2e.cluster.apiserver import start_apiserver, stop_apiserver
-from e2e.cluster.binaries import PROGRAMS, build_missing, locate
+from e2e.cluster.binaries import NEEDED, PROGRAMS, build_missing, locate
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.lifecycle import bring_up, take_down
+from e2e.cluster.metrics import add_metrics
 from e2e.cluster.outages import cut_nodes, cut_pods, lose_node, mend_nodes, mend_pods, return_node
 from e2e.cluster.paths import find_cache
 from e2e.cluster.places import SECOND
@@ -29,10 +30,12 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser("down", help="remove it; keeps binaries, images and assets")
     commands.add_parser("kubeconfig", help="print where the local cluster's kubeconfig lies")
     binaries = commands.add_parser("binaries", help="build the programs that the cache lacks")
-    binaries.add_argument("names", nargs="*", choices=[*PROGRAMS, []], help="which (default: all)")
+    binaries.add_argument("names", nargs="*", choices=[*PROGRAMS, []], help="which (default: what every cluster needs)")
     images = commands.add_parser("images", help="build the images that changed and bring them into the cluster")
     names = [recipe.name for recipe in RECIPES]
     images.add_argument("names", nargs="*", choices=[*names, []], help="which (default: all)")
+    metrics = commands.add_parser("metrics", help="add metrics-server to the running cluster")
+    metrics.set_defaults(handle=measure)
     commands.add_parser("image-names", help="print the images of the present tree as JSON: short name to full name")
     which = commands.add_parser("which", help="print where a built program lies")
     which.add_argument("name", choices=PROGRAMS)
@@ -74,7 +77,7 @@ def dispatch(chosen: argparse.Namespace) -> int:
         case "kubeconfig":
             print(cache.kubeconfig)
         case "binaries":
-            build_missing(cache, chosen.names or PROGRAMS)
+            build_missing(cache, chosen.names or NEEDED)
         case "images":
             make_images(cache, chosen.names or [recipe.name for recipe in RECIPES])
         case "image-names":
@@ -85,6 +88,12 @@ def dispatch(chosen: argparse.Namespace) -> int:
             print(start_apiserver(cache, chosen.state.resolve()).kubeconfig)
         case "apiserver":
             stop_apiserver(chosen.state.resolve())
+    return 0
+
+
+def measure(_: argparse.Namespace) -> int:
+    """Do what the `metrics` command says."""
+    add_metrics(find_cache())
     return 0
 
 

@@ -1,8 +1,8 @@
 """Builds the cluster's programs from pinned Go modules into the cache; called by `up`, `apiserver` and `binaries`.
 
-Nothing is downloaded ready-made: `go.mod` and `go.sum` beside this file pin Kubernetes and etcd; Helm, CoreDNS
-and kube-router, whose dependencies conflict with those, are installed by version. What is in the cache is never built
-again, so the compiler's own caches (7 GB) go once every program is there.
+Nothing is downloaded ready-made: `go.mod` and `go.sum` beside this file pin Kubernetes and etcd; Helm, CoreDNS,
+kube-router and metrics-server, whose dependencies conflict with those, are installed by version. What is in the cache
+is never built again, so the compiler's own caches (7 GB) go once every program that a cluster needs is there.
 """
 
 import hashlib
@@ -43,8 +43,13 @@ PROGRAMS = {
         Program("coredns", "github.com/coredns/coredns", "v1.12.4"),
         Program("helm", "helm.sh/helm/v4/cmd/helm", "v4.3.1"),
         Program("kube-router", "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router", "v2.1.0"),
+        Program("metrics-server", "sigs.k8s.io/metrics-server/cmd/metrics-server", "v0.9.0"),
     )
 }
+APART = ("metrics-server",)
+"""Not every cluster needs it: it is built when it is asked for."""
+NEEDED = tuple(name for name in PROGRAMS if name not in APART)
+"""What every cluster is made of."""
 APISERVER_PROGRAMS = ("etcd", "kube-apiserver")
 
 
@@ -63,16 +68,15 @@ def module_digest() -> str:
     return digest.hexdigest()[:12]
 
 
-def build_missing(cache: Cache, names: Iterable[str] = PROGRAMS) -> None:
+def build_missing(cache: Cache, names: Iterable[str] = NEEDED) -> None:
     """Build those of `names` that the cache lacks, one after another. Raises ToolMissing without Go."""
-    for name in names:
+    missing = [name for name in names if not locate(cache, name).exists()]
+    for name in missing:
         target = locate(cache, name)
-        if target.exists():
-            continue
         require_tool("go")
         with step(f"building {name}"):
             _build(cache, PROGRAMS[name], target)
-    if all(locate(cache, name).exists() for name in PROGRAMS):
+    if missing and all(locate(cache, name).exists() for name in NEEDED):
         shutil.rmtree(_compiler_caches(cache), ignore_errors=True)
 
 
