@@ -263,13 +263,19 @@ class RoutingState(Wire):
     queue: int = 0
 
 
-class EngineState(RoutingState):
+class GatewayState(RoutingState):
+    """What a gateway reads of an engine's state. With `&usage=NAME`, `usage` has the rows of that gateway instance that
+    have changed since N."""
+
+    usage: list[UsageState] = []
+
+
+class EngineState(GatewayState):
     """An answer of `GET /state?since=N&boot=ID`, whole."""
 
     base: BaseState
     memory: MemoryState | None = None
     merged: MergedState | None = None
-    usage: list[UsageState] = []
     steps: StepsState | None = None
 
 

@@ -12,6 +12,7 @@ from e2e.fleet import NAMESPACE, Fleet, adapter
 from e2e.quickstart import apply_quickstart, create_keys
 from e2e.waiting import wait_until
 
+STORE = "limits-store"
 DEMO_ASSETS = {"prefix": "http://demo-assets/"}
 
 
@@ -20,7 +21,10 @@ def stage(fleet: Fleet) -> Iterator[Stage]:
     """Two gateways, two replicas, and all three adapters on both."""
     if fleet.kubectl.kubeconfig is None:
         pytest.skip("faults are made on the local cluster only; KUBECONFIG names another")
-    fleet.install("gateway.replicas=2")
+    # No tenant here has limits, so nothing needs to answer there.
+    store = {"kind": "Secret", "metadata": {"name": STORE, "namespace": NAMESPACE}}
+    fleet.apply({"apiVersion": "v1", **store, "stringData": {"url": f"valkey://{STORE}:6379"}})
+    fleet.install("gateway.replicas=2", f"gateway.limits.store.secretName={STORE}")
     apply_quickstart(fleet)
     keys = create_keys(fleet)
     fleet.wait_ready()

@@ -25,7 +25,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="lorafleet_gateway", description=__doc__)
     parser.add_argument("command", nargs="?", choices=("serve", "bootstrap", "drain"), default="serve")
     command = parser.parse_args().command
-    settings = read_settings(os.environ)
+    try:
+        settings = read_settings(os.environ)
+    except (OSError, ValueError) as error:
+        sys.exit(f"lorafleet_gateway {command}: the settings are wrong: {error}")
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         _run(command, settings)

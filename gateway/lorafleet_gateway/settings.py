@@ -11,7 +11,8 @@ class Settings:
     """Addresses, folders and limits of one gateway instance; sizes in bytes.
 
     A client has `request_seconds` to send a request, which may wait `cold_seconds` for its adapter. `tls_dir` None:
-    clients connect without TLS. `envoy_memory` None: Envoy takes what it needs.
+    clients connect without TLS. `envoy_memory` None: Envoy takes what it needs. `limits_store` is the URL of the store
+    that all instances share, None for the only one; `limits_when_down` what applies while it is away.
     """
 
     name: str
@@ -31,11 +32,13 @@ class Settings:
     tls_port: int
     cold_seconds: int
     drain_seconds: int
+    limits_store: str | None
+    limits_when_down: str
     log_level: str
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """Read LORAFLEET_* variables. Raises ValueError for a number that is none."""
+    """Read LORAFLEET_* variables. Raises ValueError for a number that is none, OSError for a file that is not there."""
 
     def text(name: str, default: str) -> str:
         return environment.get(f"LORAFLEET_{name}") or default
@@ -61,5 +64,11 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         tls_port=number("TLS_PORT", 8443),
         cold_seconds=number("COLD_SECONDS", 5),
         drain_seconds=number("DRAIN_SECONDS", 600),
+        limits_store=_read_file(text("LIMITS_STORE_FILE", "")),
+        limits_when_down=text("LIMITS_WHEN_DOWN", "Open"),
         log_level=text("LOG_LEVEL", "INFO"),
     )
+
+
+def _read_file(name: str) -> str | None:
+    return Path(name).read_text().strip() if name else None

@@ -36,7 +36,12 @@ def test_lint_finds_nothing() -> None:
     [
         (),
         ("watchNamespaces={a,b}", "imagePullSecrets[0].name=pull", "roles.aggregate=false"),
-        ("gateway.replicas=3", "gateway.service.type=NodePort", "gateway.service.annotations.a=b"),
+        (
+            "gateway.replicas=3",
+            "gateway.limits.store.secretName=store",
+            "gateway.service.type=NodePort",
+            "gateway.service.annotations.a=b",
+        ),
         ("gateway.tls.secretName=certificate",),
         ("networkPolicies.monitoringNamespaces={a,b}", "networkPolicies.clients[0].ipBlock.cidr=10.0.0.0/8"),
         ("networkPolicies.monitoringNamespaces=null", "podDisruptionBudgets.enabled=false"),
@@ -101,6 +106,21 @@ def test_replicas_go_to_different_nodes(render: Render) -> None:
         (spread,) = pod["topologySpreadConstraints"]
         assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
         assert selected(documents, {"selector": spread["labelSelector"]}) == {name}
+
+
+def test_several_gateways_are_refused_without_a_store_for_limits(render: Render) -> None:
+    refused = helm("template", "lorafleet", CHART, "--set", "gateway.replicas=2")
+    assert refused.returncode != 0
+    assert "gateway.limits.store.secretName" in refused.stderr
+    settings = ("gateway.replicas=2", "gateway.limits.store.secretName=store", "gateway.limits.whenStoreDown=Closed")
+    pod = pods(render(*settings))["lorafleet-gateway"]
+    (picker,) = pod["containers"]
+    given = {each["name"]: each.get("value") for each in picker["env"]}
+    (mount,) = (each for each in picker["volumeMounts"] if each["name"] == "limits-store")
+    assert given["LORAFLEET_LIMITS_STORE_FILE"] == f"{mount['mountPath']}/url"
+    assert given["LORAFLEET_LIMITS_WHEN_DOWN"] == "Closed"
+    (volume,) = (each for each in pod["volumes"] if each["name"] == "limits-store")
+    assert volume["secret"]["secretName"] == "store"
 
 
 def test_nobody_reads_secrets_across_the_cluster(render: Render) -> None:

@@ -13,6 +13,7 @@ from lorafleet_contracts.resources.schema import (
     Resource,
     SetName,
     map_list,
+    rules,
 )
 
 AdapterName = Annotated[
@@ -38,12 +39,29 @@ class ApiKey(Resource):
     expires_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
 
 
+BurstRule = rules(("!has(self.burst) || has(self.requestsPerSecond)", "limits.burst goes with requestsPerSecond"))
+
+
+class TenantLimits(Resource):
+    """What all gateways together let in; without a field, as much as comes.
+
+    `burst` requests may come at once (default: a second's worth). `tokensPerMinute` counts prompts and answers as the
+    engines do, streams among them, and lets a minute's worth come at once. `concurrentRequests` are open at a time.
+    """
+
+    requests_per_second: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    burst: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    tokens_per_minute: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    concurrent_requests: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+
+
 class TenantSpec(Resource):
     """The desired tenant. `isolation: Dedicated` asks for a set of replicas of its own, whatever its load."""
 
     pool_ref: Annotated[PoolRef, Field(json_schema_extra=IMMUTABLE_POOL)]
     adapters: TenantAdapters = TenantAdapters()
     api_keys: Annotated[list[ApiKey], Field(max_length=64, json_schema_extra=map_list("id"))] = []
+    limits: Annotated[TenantLimits, Field(json_schema_extra=BurstRule)] = TenantLimits()
     isolation: Literal["Shared", "Dedicated"] = "Shared"
 
 

@@ -146,7 +146,7 @@ class AnswerEndpoint:
         """What was refused before its first token costs nothing: the gateway tries it elsewhere."""
         if answer.completion_tokens:
             counts = (answer.prompt_tokens, answer.completion_tokens)
-            self._engine.usage.add(target.usage_key, *counts)
+            self._engine.usage.add(target.usage_key, *counts, seq=self._engine.changes.bump())
             self._engine.metrics.count_tokens(target.label, target.tenant, *counts)
 
 

@@ -44,7 +44,10 @@ class StatePort:
         self._engine = engine
 
     async def state(self, request: Request) -> Response:
-        """GET /state?since=N&boot=ID&timeout=SECONDS: at once when there is news after N, else when it comes."""
+        """GET /state?since=N&boot=ID&timeout=SECONDS: at once when there is news after N, else when it comes.
+
+        With `usage=NAME` only what has changed of that gateway instance's usage is told, instead of all.
+        """
         try:
             since = int(request.query_params.get("since", "0"))
             timeout = min(max(float(request.query_params.get("timeout", "0")), 0.0), MAX_WAIT_SECONDS)
@@ -56,7 +59,9 @@ class StatePort:
         elif timeout and changes.seq <= since:
             await changes.wait_beyond(since, timeout)
             await asyncio.sleep(COALESCE_SECONDS if changes.seq > since else 0)
-        body = make_state(self._engine, since).model_dump_json(by_alias=True, exclude_none=True)
+        body = make_state(self._engine, since, request.query_params.get("usage")).model_dump_json(
+            by_alias=True, exclude_none=True
+        )
         return Response(body, media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:
@@ -75,8 +80,11 @@ class StatePort:
         return Response(status_code=200 if self._engine.ready else 503)
 
 
-def make_state(engine: Engine, since: int) -> EngineState:
-    """The news after change `since`; everything for 0 or when removals since then are forgotten."""
+def make_state(engine: Engine, since: int, gateway: str | None = None) -> EngineState:
+    """The news after change `since`; everything for 0 or when removals since then are forgotten.
+
+    The usage is that of one `gateway` instance, or all of it.
+    """
     removed = engine.changes.removed_since(since) if since else None
     loop = engine.loop.state
     return EngineState(
@@ -92,7 +100,7 @@ def make_state(engine: Engine, since: int) -> EngineState:
         removed=removed or [],
         in_flight=engine.in_flight,
         queue=0 if loop is None else loop.waiting,
-        usage=list(engine.usage.rows()),
+        usage=list(engine.usage.rows(gateway, since)),
         steps=None if loop is None else StepsState(**asdict(loop.sums)),
     )
 

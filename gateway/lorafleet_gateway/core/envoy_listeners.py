@@ -6,9 +6,10 @@ filter runs, and the destination travels in dynamic metadata, which no client ca
 
 from typing import Any
 
-from lorafleet_contracts.names import HEADER_PREFIX, HEADER_RETRY
+from lorafleet_contracts.names import HEADER_PREFIX, HEADER_REQUEST_ID, HEADER_RETRY
 from lorafleet_gateway.core.envoy_names import (
     BUFFER_BYTES,
+    COUNTED_KEY,
     DESTINATION_NAMESPACE,
     HEADER_CLUSTER,
     HTTP_FILTERS,
@@ -36,7 +37,7 @@ CLIENT_PREFIXES = (HEADER_PREFIX, "x-envoy-", "x-gateway-", "x-forwarded-")
 """Headers that no client may set."""
 CLIENT_HEADERS = ("forwarded", "x-request-id")
 """Headers, besides, that the gateway alone may set or that would say untrue things behind it."""
-PICKER_HEADERS = (":method", ":path", "authorization", "content-length")
+PICKER_HEADERS = (":method", ":path", "authorization", "content-length", HEADER_REQUEST_ID)
 """What the picker is told of a request's headers."""
 TLS_SECRET = "clients"
 
@@ -127,6 +128,7 @@ def _serving_manager(options: EnvoyOptions) -> Document:
     return {
         **_manager("clients", options),
         "always_set_request_id_in_response": True,
+        "access_log": [_log_of_ends()],
         "stream_idle_timeout": STREAM_IDLE,
         "stream_flush_timeout": FLUSH_IDLE,
         "http2_protocol_options": {
@@ -175,6 +177,35 @@ def _route() -> Document:
         },
         "request_headers_to_remove": [HEADER_CLUSTER],
         "response_headers_to_remove": [HEADER_RETRY],
+    }
+
+
+def _log_of_ends() -> Document:
+    """Tells the picker when a request ends whose end matters; one that a client has left may be one of them."""
+    counted = {
+        "filter": DESTINATION_NAMESPACE,
+        "path": [{"key": COUNTED_KEY}],
+        "value": {"present_match": True},
+    }
+    return {
+        "name": "envoy.access_loggers.http_grpc",
+        "filter": {
+            "or_filter": {
+                "filters": [
+                    {"metadata_filter": {"matcher": counted, "match_if_key_not_found": False}},
+                    {"response_flag_filter": {"flags": ["DC", "DR"]}},
+                ]
+            }
+        },
+        "typed_config": {
+            "@type": f"{TYPE}extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig",
+            "common_config": {
+                "log_name": "ends",
+                "transport_api_version": "V3",
+                "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}},
+                "buffer_size_bytes": 0,  # each at once
+            },
+        },
     }
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from lorafleet_contracts.names import BASE_MODEL, SHARED_SET, version_key
 from lorafleet_contracts.resources.pool import AllowedNamespaces
 from lorafleet_contracts.resources.schema import LabelSelector
+from lorafleet_gateway.core.limits import Limits
 
 ObjectKey = tuple[str, str]
 """(namespace, name)"""
@@ -12,7 +13,7 @@ ObjectKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A LoraPool. `created` is seconds since the epoch."""
+    """A LoraPool. `created` is seconds since the epoch, `window` the most tokens of a request and its answer."""
 
     key: ObjectKey
     uid: str
@@ -20,6 +21,7 @@ class Pool:
     base: str
     aliases: frozenset[str]
     allowed: AllowedNamespaces
+    window: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Tenant:
     base: bool
     keys: tuple[tuple[str, StoredKey], ...]
     set: str | None = None
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,9 @@ Raised by core and by shell/picker.py, which turns it into an OpenAI-shaped body
 """
 
 from dataclasses import dataclass
+from math import ceil
+
+from lorafleet_gateway.core.limits import Limit, Limits, Refused
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
@@ -12,7 +15,8 @@ RETRY_AFTER_SECONDS = 2
 
 @dataclass(eq=False)  # not frozen: raising sets __traceback__
 class Rejection(Exception):
-    """An answer with an HTTP status >= 400. `retry_after` is in seconds; `allow` lists methods, for a 405."""
+    """An answer with an HTTP status >= 400. `retry_after` is in seconds; `allow` lists methods, for a 405; `limit` says
+    what was too much, for a 429."""
 
     status: int
     code: str
@@ -20,10 +24,13 @@ class Rejection(Exception):
     param: str | None = None
     retry_after: int | None = None
     allow: str | None = None
+    limit: Limit | None = None
 
     @property
     def type(self) -> str:
-        """OpenAI's coarse error type."""
+        """OpenAI's coarse error type; for a 429 what there was too much of."""
+        if self.limit is not None:
+            return self.limit.value
         return SERVER_ERROR if self.status >= 500 else INVALID_REQUEST
 
 
@@ -76,6 +83,26 @@ def pool_not_ready(name: str) -> Rejection:
     """The caller may use the model, but its pool has no replica that takes requests."""
     message = f"The model `{name}` has no replica that takes requests. Try again shortly."
     return Rejection(503, "model_not_ready", message, param="model", retry_after=RETRY_AFTER_SECONDS)
+
+
+def over_limit(tenant: str, limits: Limits, refused: Refused) -> Rejection:
+    """One of the tenant's limits; which, and when to try again."""
+    match refused.limit:
+        case Limit.REQUESTS if limits.requests is not None:
+            words = f"{limits.requests.rate:.0f} requests per second"
+        case Limit.TOKENS if limits.tokens is not None:
+            words = f"{limits.tokens.most:.0f} tokens per minute"
+        case _:
+            words = f"{limits.concurrency} requests at a time"
+    wait = max(ceil(refused.wait), 1)
+    message = f"Rate limit reached: tenant {tenant} may have {words}. Try again in {wait} s."
+    return Rejection(429, "rate_limit_exceeded", message, retry_after=wait, limit=refused.limit)
+
+
+def limits_unavailable() -> Rejection:
+    """The tenant has limits, and nobody can say whether it keeps them."""
+    message = "The gateway cannot check this tenant's limits at the moment. Try again shortly."
+    return Rejection(503, "limits_unavailable", message, retry_after=RETRY_AFTER_SECONDS)
 
 
 def starting() -> Rejection:

@@ -9,7 +9,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from envoy.type.v3 import http_status_pb2
 from google.protobuf import struct_pb2
 
-from lorafleet_gateway.core.envoy_names import DESTINATION_KEY, DESTINATION_NAMESPACE, PICKER_DETAILS
+from lorafleet_gateway.core.envoy_names import COUNTED_KEY, DESTINATION_KEY, DESTINATION_NAMESPACE, PICKER_DETAILS
 from lorafleet_gateway.core.records import Model
 from lorafleet_gateway.core.rejections import Rejection
 
@@ -46,12 +46,18 @@ def build_continue() -> ext_proc.ProcessingResponse:
     return ext_proc.ProcessingResponse(request_headers=ext_proc.HeadersResponse())
 
 
-def build_pick(destinations: Iterable[str], headers: Mapping[str, str]) -> ext_proc.ProcessingResponse:
-    """Send the request to the first of `destinations` (`host:port`) that answers, with these headers set."""
+def build_pick(
+    destinations: Iterable[str], headers: Mapping[str, str], counted: bool = False
+) -> ext_proc.ProcessingResponse:
+    """Send the request to the first of `destinations` (`host:port`) that answers, with these headers set.
+
+    The end of a `counted` one is told to the access log.
+    """
     common = ext_proc.CommonResponse(clear_route_cache=True)
     common.header_mutation.set_headers.extend(_header(name, value) for name, value in headers.items())
     metadata = struct_pb2.Struct()
-    metadata.update({DESTINATION_NAMESPACE: {DESTINATION_KEY: ",".join(destinations)}})
+    marks = {COUNTED_KEY: "1"} if counted else {}
+    metadata.update({DESTINATION_NAMESPACE: {DESTINATION_KEY: ",".join(destinations), **marks}})
     return ext_proc.ProcessingResponse(request_body=ext_proc.BodyResponse(response=common), dynamic_metadata=metadata)
 
 

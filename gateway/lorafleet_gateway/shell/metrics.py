@@ -36,3 +36,25 @@ class Metrics:
             "Requests that wait for an adapter that no replica holds yet.",
             registry=self.registry,
         )
+        self.throttled = Counter(
+            "lorafleet_gateway_throttled_total",
+            "Requests refused because their tenant was over a limit.",
+            ["namespace", "tenant", "limit"],
+            registry=self.registry,
+        )
+        self.store_up = Gauge(
+            "lorafleet_gateway_limits_store_up",
+            "Whether the shared store of limits answers, and what applies while it does not.",
+            ["when_down"],
+            registry=self.registry,
+        )
+        self.without_store = Counter(
+            "lorafleet_gateway_limits_without_store_total",
+            "Requests of limited tenants that came while the shared store was away.",
+            registry=self.registry,
+        )
+        self.open_requests = Gauge(
+            "lorafleet_gateway_limited_open_requests",
+            "Requests of tenants with limited tokens or concurrency that have not ended.",
+            registry=self.registry,
+        )

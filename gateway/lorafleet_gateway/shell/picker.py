@@ -16,7 +16,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as ext_proc_grpc
 
 from lorafleet_contracts.admin import PortName
-from lorafleet_contracts.names import HEADER_GATEWAY, HEADER_MODEL, HEADER_TENANT
+from lorafleet_contracts.names import HEADER_GATEWAY, HEADER_MODEL, HEADER_REQUEST_ID, HEADER_TENANT
 from lorafleet_gateway.core.auth import authenticate
 from lorafleet_gateway.core.envoy_clusters import cluster_name
 from lorafleet_gateway.core.envoy_names import HEADER_CLUSTER
@@ -33,6 +33,7 @@ from lorafleet_gateway.shell.answers import (
     build_rejection,
 )
 from lorafleet_gateway.shell.cold_queue import ColdQueue
+from lorafleet_gateway.shell.limits.limiter import Call, Limiter
 from lorafleet_gateway.shell.metrics import Metrics
 from lorafleet_gateway.shell.port_keys import PortKeys
 from lorafleet_gateway.shell.states import StatePolls
@@ -54,7 +55,25 @@ class Desk:
     polls: StatePolls
     cold: ColdQueue
     keys: PortKeys
+    limiter: Limiter
     metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A request whose body is to be read: whose it is, and Envoy's id for it."""
+
+    tenant: Tenant
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a request's body asks for; `max_tokens` None: as long as the answer gets."""
+
+    model: str
+    max_tokens: int | None
+    body_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +124,8 @@ class Picker(ext_proc_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # 
         await stream.write(answer.response)
         return answer.label
 
-    def _open(self, message: ext_proc.HttpHeaders) -> Answer | Tenant:
-        """Judge the request by its headers: a final answer, or the tenant whose body is to be read."""
+    def _open(self, message: ext_proc.HttpHeaders) -> Answer | Opened:
+        """Judge the request by its headers: a final answer, or the request whose body is to be read."""
         table = self._table()
         headers = {each.key: each.raw_value.decode("latin-1") for each in message.headers.headers}
         wanted = read_url(headers.get(":method", ""), headers.get(":path", ""))
@@ -120,19 +139,33 @@ class Picker(ext_proc_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # 
             raise invalid_body("The request has no body; send a JSON object with `model`.")
         if int(headers.get("content-length", 0)) > self._desk.max_body:
             raise body_too_large(self._desk.max_body)
-        return tenant
+        return Opened(tenant, headers.get(HEADER_REQUEST_ID, ""))
 
-    async def _pick(self, tenant: Tenant, body: bytes) -> Answer:
-        """Choose replicas for the model that the body names; wait a while for one that no replica holds yet."""
-        name = _model_name(body)
+    async def _pick(self, opened: Opened, body: bytes) -> Answer:
+        """Let the request in, as far as its tenant's limits allow, and find replicas for it."""
+        tenant, wanted = opened.tenant, _read_body(body)
+        if tenant.limits is None:
+            return await self._find(tenant, wanted)
+        table = self._table()
+        table.resolve(tenant, wanted.model)  # what nobody may call costs nothing
+        call = Call(opened.id, wanted.body_bytes, wanted.max_tokens)
+        await self._desk.limiter.admit(tenant, call, table.pools[tenant.pool].window)
+        try:
+            return await self._find(tenant, wanted)
+        except BaseException:
+            self._desk.limiter.end(opened.id)
+            raise
+
+    async def _find(self, tenant: Tenant, wanted: Wanted) -> Answer:
+        """Choose replicas for the model; wait a while for one that no replica holds yet."""
         until = asyncio.get_running_loop().time() + self._desk.cold.seconds
         while True:
             table = self._table()
-            model = table.resolve(tenant, name)
+            model = table.resolve(tenant, wanted.model)
             route = pick_route(table, self._desk.polls.fleet, tenant.pool, model)
             if route is not None:
                 return self._send(route, table.pools[tenant.pool].uid, tenant)
-            await self._desk.cold.wait(model.version or "", name, len(body), until)
+            await self._desk.cold.wait(model.version or "", wanted.model, wanted.body_bytes, until)
 
     def _send(self, route: Route, pool_uid: str, tenant: Tenant) -> Answer:
         self._desk.polls.picked(route.replicas[0])
@@ -143,7 +176,8 @@ class Picker(ext_proc_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # 
             HEADER_GATEWAY: self._desk.instance,
             HEADER_CLUSTER: cluster_name(route.set.pool),
         }
-        return Answer("picked", build_pick([each.serving for each in route.replicas], headers))
+        counted = tenant.limits is not None and tenant.limits.counted_to_the_end
+        return Answer("picked", build_pick([each.serving for each in route.replicas], headers, counted))
 
     def _table(self) -> Table:
         if self.table is None:
@@ -151,8 +185,8 @@ class Picker(ext_proc_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # 
         return self.table
 
 
-def _model_name(body: bytes) -> str:
-    """The `model` of a request body. Raises Rejection (400)."""
+def _read_body(body: bytes) -> Wanted:
+    """What the picker needs of a request's body. Raises Rejection (400)."""
     try:
         decoded = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -162,4 +196,5 @@ def _model_name(body: bytes) -> str:
     name = decoded.get("model")
     if not isinstance(name, str) or not name:
         raise invalid_body("`model` is required and must be a string.", param="model")
-    return name
+    longest = decoded.get("max_completion_tokens", decoded.get("max_tokens"))
+    return Wanted(name, longest if isinstance(longest, int) and longest > 0 else None, len(body))

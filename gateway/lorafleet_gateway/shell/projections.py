@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from lorafleet_contracts.names import LABEL_POOL, LABEL_SET, SHARED_SET, EnginePort
-from lorafleet_contracts.resources.pool import AllowedNamespaces
+from lorafleet_contracts.resources.pool import AllowedNamespaces, EngineSpec
 from lorafleet_contracts.resources.schema import LabelSelector
-from lorafleet_contracts.resources.tenant import ROUTED_STAGES
+from lorafleet_contracts.resources.tenant import ROUTED_STAGES, TenantLimits
+from lorafleet_gateway.core.limits import Limits, read_limits
 from lorafleet_gateway.core.records import Adapter, ObjectKey, Pool, Replica, Slice, StoredKey, Tenant
 
 Object = dict[str, Any]
@@ -26,6 +27,7 @@ def read_pool(found: Object) -> Pool:
         base=base["name"],
         aliases=frozenset(base.get("aliases", ())),
         allowed=AllowedNamespaces.model_validate(found["spec"].get("allowedNamespaces", {})),
+        window=found["spec"].get("engine", {}).get("maxModelLen", EngineSpec().max_model_len),
     )
 
 
@@ -59,6 +61,7 @@ def read_tenant(found: Object) -> Tenant:
         base=adapters.get("base", False),
         keys=tuple((each["id"], _stored_key(each)) for each in found["spec"].get("apiKeys", ())),
         set=promotion.get("set") if promotion.get("stage") in ROUTED_STAGES else None,
+        limits=_limits(found["spec"].get("limits", {})),
     )
 
 
@@ -101,6 +104,11 @@ def _pool_ref(found: Object) -> ObjectKey:
 def _stored_key(entry: Mapping[str, str]) -> StoredKey:
     expires = entry.get("expiresAt")
     return StoredKey(entry["sha256"], _seconds(expires) if expires else None)
+
+
+def _limits(found: Object) -> Limits | None:
+    known = {each.alias for each in TenantLimits.model_fields.values()}
+    return read_limits(TenantLimits.model_validate({name: found[name] for name in found.keys() & known}))
 
 
 def _seconds(timestamp: str) -> float:

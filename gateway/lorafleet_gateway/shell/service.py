@@ -10,15 +10,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import aiohttp
 import grpc
 from aiohttp import web
+from envoy.service.accesslog.v3 import als_pb2_grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as ext_proc_grpc
 
 from lorafleet_contracts.admin import PortName
 from lorafleet_gateway.core.records import ObjectKey
 from lorafleet_gateway.core.table import Table
 from lorafleet_gateway.settings import Settings
+from lorafleet_gateway.shell.access_log import AccessLog
 from lorafleet_gateway.shell.cold_queue import ColdLimits, ColdQueue
 from lorafleet_gateway.shell.envoy_files import EnvoyFiles
 from lorafleet_gateway.shell.health import Probes, build_health_app
+from lorafleet_gateway.shell.limits.limiter import Limiter, WhenDown
+from lorafleet_gateway.shell.limits.shared_store import SharedStore
 from lorafleet_gateway.shell.metrics import Metrics
 from lorafleet_gateway.shell.picker import Desk, Picker
 from lorafleet_gateway.shell.port_keys import PortKeys
@@ -42,8 +46,12 @@ class Service:
         self._keys = PortKeys(settings.keys_dir)
         self.metrics = Metrics()
         self.cold = ColdQueue(ColdLimits(settings.cold_seconds))
-        self.polls = StatePolls(http, self._state_token, self.cold.arrived)
-        self.picker = Picker(Desk(settings.name, settings.max_body, self.polls, self.cold, self._keys, self.metrics))
+        store = SharedStore(settings.limits_store) if settings.limits_store else None
+        self.limiter = Limiter(settings.name, store, WhenDown(settings.limits_when_down), self.metrics)
+        self.polls = StatePolls(http, self._state_token, self.cold.arrived, self.limiter)
+        self.picker = Picker(
+            Desk(settings.name, settings.max_body, self.polls, self.cold, self._keys, self.limiter, self.metrics)
+        )
         self._pool_uids: dict[ObjectKey, str] = {}
 
     def use(self, table: Table) -> None:
@@ -54,6 +62,7 @@ class Service:
             gc.freeze()  # what is there by now stays; looking through it for garbage takes 30 ms each time
         self._pool_uids = {key: pool.uid for key, pool in table.pools.items()}
         self._files.write(table.hosts())
+        self.limiter.use(table.tenants)
         self.polls.follow(table.replicas)
         self.picker.table = table
         self.cold.wake_all()
@@ -65,6 +74,7 @@ class Service:
         self.metrics.replicas.labels("known").set(known)
         self.metrics.replicas.labels("unknown").set(total - known)
         self.metrics.cold_waiting.set(self.cold.waiting)
+        self.metrics.open_requests.set(self.limiter.open_requests)
 
     def _state_token(self, pool: ObjectKey) -> str:
         return self._keys.token(PortName.STATE, self._pool_uids[pool])
@@ -81,6 +91,7 @@ async def serve(settings: Settings) -> None:
         http = await stack.enter_async_context(aiohttp.ClientSession())
         api = await stack.enter_async_context(connect(access))
         service = Service(settings, http)
+        stack.push_async_callback(service.limiter.close)
         stack.push_async_callback(service.polls.stop)
         watches = Watches(api, service.use)
 
@@ -90,13 +101,14 @@ async def serve(settings: Settings) -> None:
 
         probes = Probes(lambda: service.picker.table is not None, refresh, service.metrics)
         await stack.enter_async_context(_health_port(settings, probes))
-        await stack.enter_async_context(_picker_port(settings, service.picker))
-        watching = asyncio.create_task(watches.run())
+        await stack.enter_async_context(_picker_port(settings, service))
+        running = [asyncio.create_task(watches.run()), asyncio.create_task(service.limiter.run())]
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if watching.done():
-            watching.result()  # raises what ended it
-        watching.cancel()
+        await asyncio.wait({*running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in running:
+            if task.done():
+                task.result()  # raises what ended it
+            task.cancel()
 
 
 @asynccontextmanager
@@ -111,7 +123,7 @@ async def _health_port(settings: Settings, probes: Probes) -> AsyncIterator[None
 
 
 @asynccontextmanager
-async def _picker_port(settings: Settings, picker: Picker) -> AsyncIterator[None]:
+async def _picker_port(settings: Settings, service: Service) -> AsyncIterator[None]:
     # loopback only: whoever may call it with a key sees the pool's serving token
     largest = settings.max_body + ENVELOPE_BYTES
     options = [
@@ -120,10 +132,13 @@ async def _picker_port(settings: Settings, picker: Picker) -> AsyncIterator[None
         ("grpc.http2.max_ping_strikes", 0),  # Envoy's keep-alive asks oftener than gRPC would bear
     ]
     server = grpc.aio.server(options=options)
-    ext_proc_grpc.add_ExternalProcessorServicer_to_server(picker, server)
+    ext_proc_grpc.add_ExternalProcessorServicer_to_server(service.picker, server)
+    access_log = AccessLog(service.limiter.end)
+    als_pb2_grpc.add_AccessLogServiceServicer_to_server(access_log, server)
     server.add_insecure_port(f"127.0.0.1:{settings.picker_port}")
     await server.start()
     try:
         yield
     finally:
+        access_log.close()
         await server.stop(GRACE_SECONDS)

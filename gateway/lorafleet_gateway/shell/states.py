@@ -11,10 +11,11 @@ from typing import NoReturn
 import aiohttp
 from pydantic import ValidationError
 
-from lorafleet_contracts.admin import STATE_PATH, RoutingState
+from lorafleet_contracts.admin import STATE_PATH, GatewayState
 from lorafleet_gateway.core.records import ObjectKey, Replica
 from lorafleet_gateway.core.residency import EngineView, fold
 from lorafleet_gateway.core.routing import Fleet
+from lorafleet_gateway.shell.limits.limiter import Limiter
 
 CONNECT_SECONDS = 2.0
 WAIT_SECONDS = 2
@@ -32,8 +33,8 @@ log = logging.getLogger(__name__)
 class StatePolls:
     """One task per replica; `token_of` gives the state token of a pool, by the pool's key.
 
-    `on_versions` is called with what a replica holds whenever it
-    said so. `fleet` is live: the picker reads it for each request and reports its picks by `picked`.
+    `on_versions` is called with what a replica holds whenever it said so; `usage` says whose usage it should tell, and
+    is told. `fleet` is live: the picker reads it for each request and reports its picks by `picked`.
     """
 
     def __init__(
@@ -41,9 +42,11 @@ class StatePolls:
         http: aiohttp.ClientSession,
         token_of: Callable[[ObjectKey], str],
         on_versions: Callable[[Container[str]], None],
+        usage: Limiter,
     ) -> None:
         self._http = http
         self._on_versions = on_versions
+        self._usage = usage
         self._token_of = token_of
         self._tasks: dict[Replica, asyncio.Task[NoReturn]] = {}
         self._views: dict[Replica, EngineView] = {}
@@ -57,6 +60,7 @@ class StatePolls:
             self._tasks.pop(gone).cancel()
             for known in (self._views, self._recent, self._picks):
                 known.pop(gone, None)
+            self._usage.forget(gone)
         for new in replicas.keys() - self._tasks.keys():
             self._tasks[new] = asyncio.create_task(self._poll(new, replicas[new]), name=f"state {new.state}")
 
@@ -85,14 +89,15 @@ class StatePolls:
             delay = FIRST_DELAY_SECONDS
             view = self._views[replica] = fold(self._views.get(replica), state)
             self._on_versions(view.versions)
+            self._usage.read_usage(replica, state)
             self._recent[replica] = 0
             await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _ask(self, replica: Replica, pool: ObjectKey) -> RoutingState:
+    async def _ask(self, replica: Replica, pool: ObjectKey) -> GatewayState:
         view = self._views.get(replica)
-        params = {"since": "0"}
+        params = {"since": "0", "usage": self._usage.usage_of}
         if view is not None:
-            params = {"since": str(view.seq), "boot": view.boot_id, "timeout": str(WAIT_SECONDS)}
+            params |= {"since": str(view.seq), "boot": view.boot_id, "timeout": str(WAIT_SECONDS)}
         async with self._http.get(
             f"http://{replica.state}{STATE_PATH}",
             params=params,
@@ -100,4 +105,4 @@ class StatePolls:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS),
             raise_for_status=True,
         ) as response:
-            return RoutingState.model_validate_json(await response.read())  # of a busy engine most of it is usage
+            return GatewayState.model_validate_json(await response.read())

@@ -22,6 +22,7 @@ def make_pool(**fields: Any) -> Pool:
         "base": "base-model",
         "aliases": frozenset({"base"}),
         "allowed": AllowedNamespaces.model_validate({"from": "All"}),
+        "window": 8192,
     }
     return Pool(**{**defaults, **fields})
 

@@ -99,7 +99,7 @@ class Stack:
         """Wait until both halves say that they are ready."""
         health = f"http://127.0.0.1:{self.settings.health_port}/readyz"
         for url in (f"{self.url}/ready", health):
-            await until(lambda url=url: self._answers(url, 200))  # type: ignore[misc]
+            await until(lambda url=url: self._answers(url, 200), 90)  # type: ignore[misc]
 
     async def post(self, key: str, body: Any, path: str = "/v1/chat/completions", **options: Any) -> "Reply":
         """Send a request to the gateway."""
@@ -237,8 +237,8 @@ def put_adapter(stack: Stack, namespace: str, name: str, version: str | None) ->
     )
 
 
-def put_tenant(stack: Stack, namespace: str, base: bool) -> None:
-    """Create a tenant that may call all adapters of its namespace; key 2 has expired."""
+def put_tenant(stack: Stack, namespace: str, base: bool, **fields: Any) -> None:
+    """Create a tenant that may call all adapters of its namespace; key 2 has expired. `fields` go into its spec."""
     keys = [{"id": f"k{n}", "sha256": key_digest(make_key(namespace, "t", n))} for n in (1, 2)]
     keys[1]["expiresAt"] = "2026-01-02T00:00:00Z"
     stack.kubernetes.put(
@@ -249,6 +249,7 @@ def put_tenant(stack: Stack, namespace: str, base: bool) -> None:
                 "poolRef": {"name": "smol", "namespace": "serving"},
                 "adapters": {"selector": {}, "base": base},
                 "apiKeys": keys,
+                **fields,
             },
         },
     )

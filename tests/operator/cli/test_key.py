@@ -1,4 +1,4 @@
-"""`lorafleet key create` against a real API server."""
+"""`lorafleet key` against a real API server."""
 
 import argparse
 import asyncio
@@ -20,11 +20,11 @@ from tests.support.crds import install_crds
 NAMESPACE = "team-keys"
 
 
-def run(*arguments: str) -> int:
+def run(*arguments: str, action: str = "create") -> int:
     """The command as the `lorafleet` program runs it."""
     parser = argparse.ArgumentParser()
     register(parser.add_subparsers(required=True))
-    parsed = parser.parse_args(["key", "create", *arguments])
+    parsed = parser.parse_args(["key", action, *arguments])
     return int(parsed.run(parsed))
 
 
@@ -51,12 +51,12 @@ def tenant(apiserver: ApiServer) -> str:
     return name
 
 
-async def apply_tenant(api: KubeApi, name: str) -> None:
+async def apply_tenant(api: KubeApi, name: str, **fields: Any) -> None:
     body = {
         "apiVersion": "lorafleet.io/v1alpha1",
         "kind": "Tenant",
         "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {"poolRef": {"name": "smol"}},
+        "spec": {"poolRef": {"name": "smol"}, **fields},
     }
     await api.apply(TENANTS.path(NAMESPACE, name), body, manager="gitops")
 
@@ -120,6 +120,49 @@ def test_nothing_is_created_or_printed_on_errors(
     assert printed.out == ""
     assert message in printed.err
     assert stored(apiserver, tenant) == {}
+
+
+@pytest.mark.apiserver
+def test_keys_are_rotated_and_expired_one_by_one(
+    apiserver: ApiServer, tenant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(apiserver.kubeconfig))
+    where = ("--tenant", tenant, "-n", NAMESPACE)
+    assert run(*where) == 0
+    old = capsys.readouterr().out.strip()
+    assert run("k1", *where, "--grace", "2h", action="rotate") == 0
+    new = capsys.readouterr().out.strip()
+    keys = stored(apiserver, tenant)
+    assert keys["k2"] == {"id": "k2", "sha256": key_digest(new)}
+    assert keys["k1"]["sha256"] == key_digest(old)
+    left = datetime.fromisoformat(keys["k1"]["expiresAt"]) - datetime.now(UTC)
+    assert timedelta(hours=1) < left <= timedelta(hours=2)
+    assert run("k1", *where, "--in", "720h", action="expire") == 0  # never later than it would
+    assert stored(apiserver, tenant) == keys
+    assert run("k1", *where, action="expire") == 0
+    ask(apiserver, lambda api: apply_tenant(api, tenant))
+    keys = stored(apiserver, tenant)
+    assert datetime.fromisoformat(keys["k1"]["expiresAt"]) <= datetime.now(UTC)
+    capsys.readouterr()
+    assert run(*where, action="list") == 0
+    assert capsys.readouterr().out == f"k1\texpired {keys['k1']['expiresAt']}\nk2\tlasts\n"
+
+
+@pytest.mark.apiserver
+def test_what_cannot_be_rotated_is_left_as_it_is(
+    apiserver: ApiServer, tenant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(apiserver.kubeconfig))
+    where = ("--tenant", tenant, "-n", NAMESPACE)
+    assert run("k9", *where, action="rotate") == 1
+    assert "has no key 'k9'; it has: none" in capsys.readouterr().err
+    theirs = {"id": "own", "sha256": "0" * 64, "expiresAt": "2099-01-01T00:00:00Z"}
+    ask(apiserver, lambda api: apply_tenant(api, tenant, apiKeys=[theirs]))
+    assert run("own", *where, action="rotate") == 1
+    printed = capsys.readouterr()
+    assert "set its expiresAt where it comes from" in printed.err
+    assert printed.out == ""
+    assert stored(apiserver, tenant) == {"own": theirs}
 
 
 def test_no_cluster_is_a_clear_message(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
