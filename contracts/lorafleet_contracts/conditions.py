@@ -59,6 +59,7 @@ class Reason(StrEnum):
     RANK_ABOVE_CEILING = "RankAboveCeiling"
     NAME_RESERVED = "NameReserved"
     NAME_CONFLICT = "NameConflict"
+    EXCEEDS_POOL_LIMIT = "ExceedsPoolLimit"
     NO_VALID_KEY = "NoValidKey"
     ADAPTER_NOT_FOUND = "AdapterNotFound"
     INVALID = "Invalid"

@@ -15,6 +15,7 @@ from lorafleet_contracts.admin import UsageState
 from lorafleet_kube.paths import NAMESPACES
 from tests.gateway.doubles.engine import EngineDouble, Mood, run_engine
 from tests.gateway.doubles.http2 import connect_http2
+from tests.gateway.doubles.kubernetes import POOLS
 from tests.gateway.doubles.stack import (
     STATE_TOKEN,
     Stack,
@@ -36,7 +37,9 @@ LIMITS = {
     "hourly": {"tokensPerMinute": 60},
     "narrow": {"concurrentRequests": 2},
     "stingy": {"requestsPerSecond": 1},
+    "greedy": {"requestsPerSecond": 1, "burst": 1_000},
 }
+TENANCY = {"maxLimits": {"burst": 100}}
 OPEN_REQUESTS = "lorafleet_gateway_limited_open_requests"
 STORE_UP = 'lorafleet_gateway_limits_store_up{when_down="Open"}'
 
@@ -44,9 +47,13 @@ STORE_UP = 'lorafleet_gateway_limits_store_up{when_down="Open"}'
 def fill_limited(stack: Stack) -> None:
     """Beside the usual objects a tenant of each limit, in a namespace of its own; all may call the base."""
     fill(stack)
+    base = {"name": "capped", "source": {"uri": "http://assets/b"}}
+    capped = {"baseModel": base, "allowedNamespaces": {"from": "All"}, "tenancy": TENANCY}
+    stack.kubernetes.put(POOLS, {"metadata": {"namespace": "serving", "name": "capped"}, "spec": capped})
     for namespace, limits in LIMITS.items():
         stack.kubernetes.put(NAMESPACES, {"metadata": {"name": namespace}})
-        put_tenant(stack, namespace, base=True, limits=limits)
+        pool = {"poolRef": {"name": "capped", "namespace": "serving"}} if namespace == "greedy" else {}
+        put_tenant(stack, namespace, base=True, limits=limits, **pool)
 
 
 @dataclass
@@ -122,6 +129,15 @@ async def test_a_refusal_is_what_clients_of_openai_expect(three: Three) -> None:
     with pytest.raises(openai.RateLimitError):
         await asyncio.gather(*(client.chat.completions.create(**CHAT) for _ in range(30)))  # type: ignore[call-overload]
     await client.close()
+
+
+async def test_a_tenant_that_asks_for_more_than_its_pool_allows_is_refused(three: Three) -> None:
+    for reply in (
+        await three.alone.post(make_key("greedy", "t"), CHAT),
+        await three.alone.get(make_key("greedy", "t"), "/v1/models"),
+    ):
+        assert (reply.status, reply.body["error"]["code"]) == (403, "tenant_not_accepted")
+        assert "limits.burst of namespace greedy would be 1000 in sum" in reply.body["error"]["message"]
 
 
 async def test_places_come_back_with_the_answer_and_when_a_client_leaves(three: Three) -> None:

@@ -19,6 +19,7 @@ from lorafleet_contracts.resources.schema import (
     map_list,
     rules,
 )
+from lorafleet_contracts.resources.tenancy import Tenancy
 
 Preserved = Annotated[dict[str, Any], Field(json_schema_extra=PRESERVED)]
 Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -246,6 +247,7 @@ class LoraPoolSpec(Resource):
     ] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     allowed_namespaces: Annotated[AllowedNamespaces, Field(json_schema_extra=SelectorRule)] = AllowedNamespaces()
     sources: Sources = Sources()
+    tenancy: Tenancy = Tenancy()
 
 
 class EngineSetStatus(Resource):

@@ -16,6 +16,7 @@ from lorafleet_contracts.resources.schema import (
     rules,
 )
 
+Isolation = Literal["Shared", "Dedicated"]
 AdapterName = Annotated[
     str, Field(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=127)
 ]
@@ -62,7 +63,7 @@ class TenantSpec(Resource):
     adapters: TenantAdapters = TenantAdapters()
     api_keys: Annotated[list[ApiKey], Field(max_length=64, json_schema_extra=map_list("id"))] = []
     limits: Annotated[TenantLimits, Field(json_schema_extra=BurstRule)] = TenantLimits()
-    isolation: Literal["Shared", "Dedicated"] = "Shared"
+    isolation: Isolation = "Shared"
 
 
 ROUTED_STAGES: Final = frozenset({"CuttingOver", "Dedicated"})

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from lorafleet_contracts.names import BASE_MODEL, SHARED_SET, version_key
 from lorafleet_contracts.resources.pool import AllowedNamespaces
 from lorafleet_contracts.resources.schema import LabelSelector
+from lorafleet_contracts.resources.tenancy import Tenancy
+from lorafleet_contracts.tenancy import TenantClaim
 from lorafleet_gateway.core.limits import Limits
 
 ObjectKey = tuple[str, str]
@@ -22,6 +24,7 @@ class Pool:
     aliases: frozenset[str]
     allowed: AllowedNamespaces
     window: int
+    tenancy: Tenancy
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class StoredKey:
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """A Tenant. `names` are as written in the spec: bare ones, and `namespace/name` ones for shared adapters. `set` is
-    the tenant's own set of replicas, while requests are to go there first."""
+    the tenant's own set of replicas, while requests are to go there first; `claim` what it asks of the pool."""
 
     key: ObjectKey
     pool: ObjectKey
@@ -66,6 +69,7 @@ class Tenant:
     keys: tuple[tuple[str, StoredKey], ...]
     set: str | None = None
     limits: Limits | None = None
+    claim: TenantClaim | None = None
 
 
 @dataclass(frozen=True, slots=True)

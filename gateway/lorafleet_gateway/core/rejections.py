@@ -39,6 +39,12 @@ def invalid_api_key() -> Rejection:
     return Rejection(401, "invalid_api_key", "Incorrect or expired API key. Send it as `Authorization: Bearer lf_...`.")
 
 
+def tenant_not_accepted(why: str) -> Rejection:
+    """The tenant asks for more than its pool leaves for its namespace; the operator says the same in its status."""
+    message = f"The pool does not accept this tenant: {why}. Its owner finds this in the Tenant's condition Accepted."
+    return Rejection(403, "tenant_not_accepted", message)
+
+
 def unknown_url(method: str, path: str) -> Rejection:
     """No such URL."""
     return Rejection(404, "unknown_url", f"Unknown request URL: {method} {path[:200]}.")

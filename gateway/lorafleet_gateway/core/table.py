@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from lorafleet_contracts.names import BASE_MODEL, MERGED_PREFIX, SHARED_SET, is_dedicated
 from lorafleet_contracts.selectors import admits, matches
+from lorafleet_contracts.tenancy import TenantClaim, refuse_tenants
 from lorafleet_gateway.core.records import Adapter, Model, ObjectKey, Pool, Replica, Slice, Tenant
 from lorafleet_gateway.core.rejections import model_not_found
 
@@ -60,6 +61,8 @@ class Table:
     """Replicas that may get requests; a pool has its shared set even while that is empty."""
     replicas: Mapping[Replica, ObjectKey]
     """All replicas to look at, those not ready yet among them, and their pool."""
+    excess: Mapping[ObjectKey, str]
+    """Tenants that ask for more than their pool leaves for their namespace, and why."""
 
     def hosts(self) -> dict[ObjectKey, tuple[Replica, ...]]:
         """The replicas of all of a pool's sets that may get requests, for every pool."""
@@ -136,7 +139,24 @@ def build_table(records: Records) -> Table:
             if each.pool in records.pools
             for replica in each.ready + each.waiting
         },
+        excess=_find_excess(records),
     )
+
+
+def _find_excess(records: Records) -> dict[ObjectKey, str]:
+    claims: dict[ObjectKey, list[TenantClaim]] = {}
+    for tenant in records.tenants.values():
+        pool, namespace = records.pools.get(tenant.pool), tenant.key[0]
+        admitted = pool is not None and admits(
+            pool.allowed, pool.key[0], namespace, records.namespaces.get(namespace, {})
+        )
+        if admitted and tenant.claim is not None:
+            claims.setdefault(tenant.pool, []).append(tenant.claim)
+    return {
+        key: why
+        for pool, found in claims.items()
+        for key, why in refuse_tenants(records.pools[pool].tenancy, found).items()
+    }
 
 
 def _index_adapters(adapters: Mapping[ObjectKey, Adapter]) -> AdapterIndex:

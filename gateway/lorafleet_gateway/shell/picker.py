@@ -21,7 +21,14 @@ from lorafleet_gateway.core.auth import authenticate
 from lorafleet_gateway.core.envoy_clusters import cluster_name
 from lorafleet_gateway.core.envoy_names import HEADER_CLUSTER
 from lorafleet_gateway.core.records import Tenant
-from lorafleet_gateway.core.rejections import Rejection, body_too_large, internal_error, invalid_body, starting
+from lorafleet_gateway.core.rejections import (
+    Rejection,
+    body_too_large,
+    internal_error,
+    invalid_body,
+    starting,
+    tenant_not_accepted,
+)
 from lorafleet_gateway.core.routing import Route, pick_route
 from lorafleet_gateway.core.table import Table
 from lorafleet_gateway.core.urls import Operation, read_url
@@ -130,6 +137,8 @@ class Picker(ext_proc_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # 
         headers = {each.key: each.raw_value.decode("latin-1") for each in message.headers.headers}
         wanted = read_url(headers.get(":method", ""), headers.get(":path", ""))
         tenant = authenticate(headers.get("authorization", ""), table.tenants, time.time())
+        if tenant.key in table.excess:
+            raise tenant_not_accepted(table.excess[tenant.key])
         match wanted.operation:
             case Operation.LIST_MODELS:
                 return Answer("models", build_model_list(table.list_models(tenant)))

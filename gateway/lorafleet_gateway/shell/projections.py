@@ -9,9 +9,11 @@ from typing import Any
 
 from lorafleet_contracts.names import LABEL_POOL, LABEL_SET, SHARED_SET, EnginePort
 from lorafleet_contracts.resources.pool import AllowedNamespaces, EngineSpec
-from lorafleet_contracts.resources.schema import LabelSelector
+from lorafleet_contracts.resources.schema import LabelSelector, Resource
+from lorafleet_contracts.resources.tenancy import Tenancy
 from lorafleet_contracts.resources.tenant import ROUTED_STAGES, TenantLimits
-from lorafleet_gateway.core.limits import Limits, read_limits
+from lorafleet_contracts.tenancy import TenantClaim
+from lorafleet_gateway.core.limits import read_limits
 from lorafleet_gateway.core.records import Adapter, ObjectKey, Pool, Replica, Slice, StoredKey, Tenant
 
 Object = dict[str, Any]
@@ -27,6 +29,7 @@ def read_pool(found: Object) -> Pool:
         base=base["name"],
         aliases=frozenset(base.get("aliases", ())),
         allowed=AllowedNamespaces.model_validate(found["spec"].get("allowedNamespaces", {})),
+        tenancy=Tenancy.model_validate(_known(found["spec"].get("tenancy", {}), Tenancy)),
         window=found["spec"].get("engine", {}).get("maxModelLen", EngineSpec().max_model_len),
     )
 
@@ -53,6 +56,8 @@ def read_tenant(found: Object) -> Tenant:
     adapters = found["spec"].get("adapters", {})
     selector = adapters.get("selector")
     promotion = found.get("status", {}).get("promotion", {})
+    limits = TenantLimits.model_validate(_known(found["spec"].get("limits", {}), TenantLimits))
+    created = int(_seconds(found["metadata"]["creationTimestamp"]))
     return Tenant(
         key=_key(found),
         pool=_pool_ref(found),
@@ -61,7 +66,8 @@ def read_tenant(found: Object) -> Tenant:
         base=adapters.get("base", False),
         keys=tuple((each["id"], _stored_key(each)) for each in found["spec"].get("apiKeys", ())),
         set=promotion.get("set") if promotion.get("stage") in ROUTED_STAGES else None,
-        limits=_limits(found["spec"].get("limits", {})),
+        limits=read_limits(limits),
+        claim=TenantClaim(_key(found), created, limits, found["spec"].get("isolation", "Shared")),
     )
 
 
@@ -106,9 +112,9 @@ def _stored_key(entry: Mapping[str, str]) -> StoredKey:
     return StoredKey(entry["sha256"], _seconds(expires) if expires else None)
 
 
-def _limits(found: Object) -> Limits | None:
-    known = {each.alias for each in TenantLimits.model_fields.values()}
-    return read_limits(TenantLimits.model_validate({name: found[name] for name in found.keys() & known}))
+def _known(found: Object, model: type[Resource]) -> Object:
+    """Without the fields of a newer version."""
+    return {name: found[name] for name in found.keys() & {each.alias for each in model.model_fields.values()}}
 
 
 def _seconds(timestamp: str) -> float:

@@ -72,6 +72,14 @@ def refuse_namespace(pool: Meta, namespace: str) -> Refusal:
     )
 
 
+def refuse_excess(pool: Meta, why: str) -> Refusal:
+    """The verdict on an object that asks for more than is left for its namespace."""
+    return Refusal(
+        Reason.EXCEEDS_POOL_LIMIT,
+        f"{why} of pool {pool.namespace}/{pool.name}. Ask for less, or its owner can raise spec.tenancy",
+    )
+
+
 def refuse_missing_pool(pool: tuple[str, str]) -> Refusal:
     """The verdict on an object that points to no pool."""
     return Refusal(

@@ -1,16 +1,24 @@
 """One adapter's case as far as it is known before placement. Called by the planning; composes admission and verdict."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lorafleet_contracts.conditions import Reason
 from lorafleet_contracts.names import SHARED_SET, private_set
 from lorafleet_contracts.resources.pool import LoraPoolSpec
-from lorafleet_operator.core.admission import oldest_by_model, refuse_adapter
+from lorafleet_contracts.tenancy import AdapterClaim, refuse_adapters
+from lorafleet_operator.core.admission import oldest_by_model, refuse_adapter, refuse_excess
 from lorafleet_operator.core.conditions import Refusal
+from lorafleet_operator.core.manifests.quantities import parse_bytes
 from lorafleet_operator.core.ranks import is_above
-from lorafleet_operator.core.snapshot import Adapter, InspectionKey, PoolSnapshot
-from lorafleet_operator.core.tenants import AdapterIndex, index_adapters, is_admitted, resolve
+from lorafleet_operator.core.snapshot import Adapter, InspectionKey, Meta, PoolSnapshot
+from lorafleet_operator.core.tenants import (
+    AdapterIndex,
+    index_adapters,
+    is_admitted,
+    refuse_excessive_tenants,
+    resolve,
+)
 from lorafleet_operator.core.verification import Verification, verify
 
 
@@ -81,11 +89,33 @@ def assess(snapshot: PoolSnapshot, spec: LoraPoolSpec) -> list[Case]:
     """Every adapter's case, in the order of the snapshot."""
     living = [each for each in snapshot.adapters if not each.meta.deleting]
     ground = _Ground(snapshot, spec, oldest_by_model(living), isolated_sets(snapshot, spec, living))
-    return [_assess_one(each, ground) for each in living]
+    return _hold_to_tenancy([_assess_one(each, ground) for each in living], snapshot.pool.meta, spec)
+
+
+def _hold_to_tenancy(cases: list[Case], pool: Meta, spec: LoraPoolSpec) -> list[Case]:
+    """Deny what is more than a namespace may ask for; pinned bytes count once the files are known."""
+    asking = {
+        (case.adapter.meta.namespace, case.adapter.meta.name): case
+        for case in cases
+        if case.denial is None and not case.suspended
+    }
+    most = spec.tenancy.max_pinned_bytes
+    claims = [_claim(key, case) for key, case in asking.items()]
+    refused = refuse_adapters(spec.tenancy, None if most is None else parse_bytes(most), claims)
+    denials = {asking[key].adapter.meta.uid: refuse_excess(pool, why) for key, why in refused.items()}
+    return [replace(each, denial=denials.get(each.adapter.meta.uid, each.denial)) for each in cases]
+
+
+def _claim(key: tuple[str, str], case: Case) -> AdapterClaim:
+    spec, facts = case.adapter.spec, case.verification.facts
+    assert spec is not None  # those without are denied
+    pinned = facts.bytes if facts is not None and spec.pinned else 0
+    return AdapterClaim(key, case.adapter.meta.created, spec.priority, pinned, spec.min_replicas)
 
 
 def isolated_sets(snapshot: PoolSnapshot, spec: LoraPoolSpec, adapters: Sequence[Adapter]) -> dict[str, str]:
     """Adapter's uid -> the private set of the oldest isolated tenant that may call it."""
+    excess = refuse_excessive_tenants(snapshot, spec)
     isolated = [each for each in snapshot.tenants if each.spec and each.spec.isolation == "Dedicated"]
     index = index_adapters(adapters) if isolated else AdapterIndex()
     sets: dict[str, str] = {}
@@ -94,6 +124,7 @@ def isolated_sets(snapshot: PoolSnapshot, spec: LoraPoolSpec, adapters: Sequence
             tenant.spec is None
             or tenant.meta.deleting
             or not is_admitted(tenant, snapshot.pool.meta, spec, snapshot.namespaces)
+            or tenant.meta.uid in excess
         ):
             continue
         found, _ = resolve(tenant.spec, tenant.meta.namespace, index, snapshot.namespaces)

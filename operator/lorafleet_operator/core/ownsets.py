@@ -14,11 +14,18 @@ from lorafleet_contracts.resources.tenant import PromotionStatus
 from lorafleet_operator.core.assessment import Case
 from lorafleet_operator.core.capability import Capacity
 from lorafleet_operator.core.classes import limit_of, work_of
+from lorafleet_operator.core.conditions import Refusal
 from lorafleet_operator.core.dedication import Budget, Promoted, decide_promotions, next_moment, set_of
 from lorafleet_operator.core.promotion import Own, Rules, TenantCase
 from lorafleet_operator.core.sets import EngineSet, Merge
 from lorafleet_operator.core.snapshot import PoolSnapshot, Replica, Tenant
-from lorafleet_operator.core.tenants import AdapterIndex, index_adapters, is_admitted, resolve
+from lorafleet_operator.core.tenants import (
+    AdapterIndex,
+    index_adapters,
+    is_admitted,
+    refuse_excessive_tenants,
+    resolve,
+)
 
 NOTICED = 0.5
 """Of the load that promotes: below it a tenant that never had a set is not looked at."""
@@ -43,6 +50,7 @@ class _Ground:
     cases: Mapping[str, Case]
     index: AdapterIndex
     capacity: Capacity
+    excess: Mapping[str, Refusal]
 
 
 def rules_of(spec: LoraPoolSpec) -> Rules:
@@ -81,7 +89,8 @@ def decide_own_sets(
     if not noticed:
         return OwnSets()
     index = index_adapters([each.adapter for each in cases])
-    ground = _Ground(snapshot, spec, {each.adapter.meta.uid: each for each in cases}, index, capacity)
+    excess = refuse_excessive_tenants(snapshot, spec)
+    ground = _Ground(snapshot, spec, {each.adapter.meta.uid: each for each in cases}, index, capacity, excess)
     spare = limit_of(spec) - others[0] - held_replicas(snapshot)
     budget = Budget(spec.promotion.max_dedicated, spare, others[1])
     decided = decide_promotions([_case(each, ground) for each in noticed], rules, budget, now)
@@ -112,7 +121,11 @@ def _case(tenant: Tenant, ground: _Ground) -> TenantCase:
     snapshot, meta = ground.snapshot, tenant.meta
     load, by_uid = _load(tenant, snapshot, ground.capacity)
     top = max(by_uid, key=lambda uid: (by_uid[uid], uid), default="")
-    admitted = tenant.spec is not None and is_admitted(tenant, snapshot.pool.meta, ground.spec, snapshot.namespaces)
+    admitted = (
+        tenant.spec is not None
+        and is_admitted(tenant, snapshot.pool.meta, ground.spec, snapshot.namespaces)
+        and meta.uid not in ground.excess
+    )
     serving: dict[str, tuple[str, str]] = {}
     if tenant.spec is not None and admitted:
         found, _ = resolve(tenant.spec, meta.namespace, ground.index, snapshot.namespaces)

@@ -21,7 +21,13 @@ from lorafleet_operator.core.objects import deletes, due_applies
 from lorafleet_operator.core.pools import judge_pool, refuse_pool, tell_late
 from lorafleet_operator.core.snapshot import Meta, OrphanSnapshot, PoolSnapshot, Replica
 from lorafleet_operator.core.telling import shown_popularity, tell_popularity
-from lorafleet_operator.core.tenants import index_adapters, judge_orphan_tenant, judge_tenant, next_expiry
+from lorafleet_operator.core.tenants import (
+    index_adapters,
+    judge_orphan_tenant,
+    judge_tenant,
+    next_expiry,
+    refuse_excessive_tenants,
+)
 from lorafleet_operator.core.view import View, look
 from lorafleet_operator.core.wishes import rules_of
 
@@ -219,12 +225,14 @@ def _observe(case: Case, ground: _Ground) -> Observed:
 
 def _tenant_writes(snapshot: PoolSnapshot, spec: LoraPoolSpec, fleet: Fleet, now: float) -> list[StatusWrite]:
     index = index_adapters([each for each in snapshot.adapters if not each.meta.deleting])
-    writes = []
+    excess, writes = refuse_excessive_tenants(snapshot, spec), []
     for tenant in snapshot.tenants:
         meta = tenant.meta
         if meta.deleting:
             continue
-        judged = judge_tenant(tenant, (snapshot.pool.meta, spec), index, snapshot.namespaces, now)
+        judged = judge_tenant(
+            tenant, (snapshot.pool.meta, spec), index, snapshot.namespaces, now, excess=excess.get(meta.uid)
+        )
         if status := tell_promotion(tenant, judged, fleet):
             writes.append(StatusWrite("Tenant", meta.namespace, meta.name, meta.uid, status))
     return writes

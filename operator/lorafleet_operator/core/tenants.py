@@ -7,9 +7,10 @@ from lorafleet_contracts.conditions import ConditionType, Reason
 from lorafleet_contracts.resources.pool import LoraPoolSpec
 from lorafleet_contracts.resources.tenant import TenantSpec, TenantStatus
 from lorafleet_contracts.selectors import admits, matches
-from lorafleet_operator.core.admission import refuse_missing_pool, refuse_namespace
+from lorafleet_contracts.tenancy import TenantClaim, refuse_tenants
+from lorafleet_operator.core.admission import refuse_excess, refuse_missing_pool, refuse_namespace
 from lorafleet_operator.core.conditions import Draft, Refusal, parse_timestamp, settle
-from lorafleet_operator.core.snapshot import Adapter, Meta, Tenant
+from lorafleet_operator.core.snapshot import Adapter, Meta, PoolSnapshot, Tenant
 
 T = ConditionType
 _NAMES_SHOWN = 5
@@ -39,16 +40,44 @@ def is_admitted(tenant: Tenant, pool: Meta, spec: LoraPoolSpec, namespaces: Labe
     return admits(spec.allowed_namespaces, pool.namespace, namespace, namespaces.get(namespace, {}))
 
 
+def refuse_excessive_tenants(snapshot: PoolSnapshot, spec: LoraPoolSpec) -> dict[str, Refusal]:
+    """Uids of the tenants that ask for more than the pool leaves for their namespace, and why."""
+    pool = snapshot.pool.meta
+    asking = {
+        (each.meta.namespace, each.meta.name): each
+        for each in snapshot.tenants
+        if not each.meta.deleting and is_admitted(each, pool, spec, snapshot.namespaces)
+    }
+    claims = [
+        TenantClaim(key, each.meta.created, each.spec.limits, each.spec.isolation)
+        for key, each in asking.items()
+        if each.spec is not None
+    ]
+    refused = refuse_tenants(spec.tenancy, claims)
+    return {asking[key].meta.uid: refuse_excess(pool, why) for key, why in refused.items()}
+
+
 def judge_tenant(
-    tenant: Tenant, pool: tuple[Meta, LoraPoolSpec], index: AdapterIndex, namespaces: Labels, now: float
+    tenant: Tenant,
+    pool: tuple[Meta, LoraPoolSpec],
+    index: AdapterIndex,
+    namespaces: Labels,
+    now: float,
+    *,
+    excess: Refusal | None = None,
 ) -> TenantStatus | None:
-    """The status to write, or None when the one that stands says the same. What it says of promotion stays."""
+    """The status to write, or None when the one that stands says the same. What it says of promotion stays.
+
+    `excess`: why the tenant asks for more than is left for its namespace.
+    """
     meta, spec = pool
     namespace = tenant.meta.namespace
     if tenant.spec is None:
         return _compose(tenant, Refusal(Reason.INVALID, tenant.invalid), (0, 0), now)
     if not is_admitted(tenant, meta, spec, namespaces):
         return _compose(tenant, refuse_namespace(meta, namespace), (0, 0), now)
+    if excess is not None:
+        return _compose(tenant, excess, (0, 0), now)
     found, missing = resolve(tenant.spec, namespace, index, namespaces)
     keys = count_keys(tenant.spec, now)
     refusal = None

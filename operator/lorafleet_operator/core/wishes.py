@@ -78,6 +78,7 @@ def item_of(wish: Wish, view: View, rules: Rules) -> Item:
     """What placement should know of a wish."""
     adapter, holders = wish.case.adapter, frozenset(view.holders.get(wish.key, ()))
     status, spec = adapter.status, adapter.spec
+    asks = spec if wish.case.denial is None else None  # what is refused gives no privileges to what still serves
     recorded = {each.replica: each.reason for each in status.placements if each.digest == wish.digest}
     reasons = {name: recorded.get(name) or view.reasons.get((name, wish.key)) or STAYS for name in holders}
     held = {name: view.versions[name].get(wish.key) for name in holders}
@@ -93,8 +94,8 @@ def item_of(wish: Wish, view: View, rules: Rules) -> Item:
         near=view.inspected.get(wish.case.inspection, ""),
         asked={name: each.wanted for name, each in held.items() if each is not None},
         load=rates.requests_per_s.slow if rates else 0.0,
-        pinned=spec is not None and spec.pinned,
-        priority=spec.priority if spec is not None else 0,
+        pinned=asks is not None and asks.pinned,
+        priority=asks.priority if asks is not None else 0,
         had=status.replicas.desired if status.replicas is not None and status.digest == wish.digest else 0,
         fixed=wish.fixed,
     )

@@ -5,6 +5,7 @@ from typing import Any
 from lorafleet_contracts.keys import KeyName, format_key, key_digest
 from lorafleet_contracts.resources.pool import AllowedNamespaces
 from lorafleet_contracts.resources.schema import LabelSelector
+from lorafleet_contracts.resources.tenancy import Tenancy
 from lorafleet_gateway.core.records import Adapter, Pool, Replica, Slice, StoredKey, Tenant
 from lorafleet_gateway.core.table import Records, Table, build_table
 
@@ -23,6 +24,7 @@ def make_pool(**fields: Any) -> Pool:
         "aliases": frozenset({"base"}),
         "allowed": AllowedNamespaces.model_validate({"from": "All"}),
         "window": 8192,
+        "tenancy": Tenancy(),
     }
     return Pool(**{**defaults, **fields})
 

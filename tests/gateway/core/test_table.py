@@ -4,6 +4,9 @@ import pytest
 
 from lorafleet_contracts.resources.pool import AllowedNamespaces
 from lorafleet_contracts.resources.schema import LabelSelector
+from lorafleet_contracts.resources.tenancy import Tenancy
+from lorafleet_contracts.resources.tenant import TenantLimits
+from lorafleet_contracts.tenancy import TenantClaim
 from lorafleet_gateway.core.records import Tenant
 from lorafleet_gateway.core.rejections import Rejection
 from lorafleet_gateway.core.table import SetKey, Table
@@ -151,3 +154,19 @@ def test_where_a_name_is_asked_for() -> None:
     assert sets("base", "private-11111111") == ("private-11111111", "shared")
     assert sets("huge", "private-11111111") == ("private-11111111", "shared")
     assert sets("huge") == ("shared",), "another tenant's own set is not for this one"
+
+
+def test_tenants_above_what_their_pool_leaves_for_the_namespace_are_known() -> None:
+    capped = Tenancy(max_limits=TenantLimits(concurrent_requests=3))
+    tenants = [
+        make_tenant("acme", key=("acme", name), claim=TenantClaim(("acme", name), created, limits, "Shared"))
+        for name, created, limits in (
+            ("new", 2, TenantLimits(concurrent_requests=2)),
+            ("old", 1, TenantLimits(concurrent_requests=2)),
+            ("none", 3, TenantLimits()),
+        )
+    ]
+    assert set(make_table(make_pool(tenancy=capped), *tenants).excess) == {("acme", "new"), ("acme", "none")}
+    assert make_table(make_pool(), *tenants).excess == {}
+    closed = make_pool(tenancy=capped, allowed=AllowedNamespaces())
+    assert make_table(closed, *tenants).excess == {}  # not admitted at all

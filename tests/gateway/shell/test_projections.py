@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from lorafleet_gateway.shell.projections import read_adapter, read_tenant
+from lorafleet_gateway.core.limits import Budget, Limits
+from lorafleet_gateway.shell.projections import read_adapter, read_pool, read_tenant
 
 META = {"namespace": "acme", "name": "x", "uid": "u", "creationTimestamp": "2026-11-30T00:00:00Z"}
 
@@ -27,6 +28,17 @@ def made(**status: Any) -> dict[str, Any]:
 )
 def test_a_tenants_own_set_counts_from_cut_over_to_cut_back(stage: str, own: str | None) -> None:
     assert read_tenant(made(promotion={"stage": stage, "set": "merged-11111111"})).set == own
+
+
+def test_limits_and_caps_are_read_and_fields_of_newer_versions_ignored() -> None:
+    tenant = made()
+    assert read_tenant(tenant).limits is None
+    tenant["spec"]["limits"] = {"requestsPerSecond": 2, "imagesPerDay": 5}
+    assert read_tenant(tenant).limits == Limits(Budget(2, 2), None, None)
+    base = {"name": "b", "source": {"uri": "http://assets/b"}}
+    pool = {"metadata": META, "spec": {"baseModel": base, "tenancy": {"maxPriority": 3, "maxColour": "red"}}}
+    assert read_pool(pool).tenancy.max_priority == 3
+    assert read_pool(pool).window == 8192
 
 
 def test_without_a_word_it_is_the_shared_set() -> None:
