@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster.binaries import PROGRAMS, build_missing, locate
+from e2e.cluster.binaries import NEEDED, PROGRAMS, build_missing, locate
 from e2e.cluster.errors import ToolMissing
 from e2e.cluster.paths import Cache
 
@@ -25,3 +25,22 @@ def test_what_is_cached_needs_no_compiler(tmp_path: Path, monkeypatch: pytest.Mo
     place.parent.mkdir(parents=True)
     place.write_bytes(b"")
     build_missing(cache, ["etcd"])
+
+
+def test_a_call_that_builds_nothing_leaves_the_compilers_caches_to_whoever_builds(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    for name in NEEDED:
+        place = locate(cache, name)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(b"")
+    under_way = tmp_path / "go" / "build"
+    under_way.mkdir(parents=True)
+    build_missing(cache)
+    assert under_way.exists()
+
+
+def test_no_cluster_waits_for_what_is_built_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert set(PROGRAMS) - set(NEEDED) == {"metrics-server"}
+    with pytest.raises(ToolMissing, match="go is not installed"):
+        build_missing(Cache(tmp_path), ["metrics-server"])
