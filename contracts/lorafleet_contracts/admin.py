@@ -53,6 +53,9 @@ class ProblemCode(StrEnum):
     NOT_FOUND = "not_found"
     SOURCE_UNREACHABLE = "source_unreachable"
     SOURCE_FORBIDDEN = "source_forbidden"
+    SOURCE_DENIED = "source_denied"
+    CREDENTIALS_UNUSABLE = "credentials_unusable"
+    SIGNATURE_REFUSED = "signature_refused"
     DIGEST_MISMATCH = "digest_mismatch"
     BASE_MISMATCH = "base_mismatch"
     DOES_NOT_FIT = "does_not_fit"
@@ -83,10 +86,43 @@ class Display(Wire):
     name: str
 
 
+Secret = Annotated[str, Field(max_length=16_384, repr=False)]
+
+
+class SourceCredentials(Wire):
+    """What opens a source: an S3 key, a bearer token, or a registry's user. Never printed, logged or told again."""
+
+    access_key_id: Secret = ""
+    secret_access_key: Secret = ""
+    session_token: Secret = ""
+    token: Secret = ""
+    username: Secret = ""
+    password: Secret = ""
+
+
+class SourceAccess(Wire):
+    """What the pool's owner lets and tells an engine about a source.
+
+    `private`: its hosts may be of private networks. `endpoint`: the URL of the S3 server or the Hub, where it is not
+    the public one; `region`: S3's. `ca_bundle`: PEM certificates trusted beside the public ones.
+    """
+
+    private: bool = False
+    endpoint: Annotated[str, Field(max_length=1024)] = ""
+    region: Annotated[str, Field(max_length=64)] = ""
+    ca_bundle: Annotated[str, Field(max_length=32_768)] = ""
+
+
 class SourceSpec(Wire):
-    """Where the files are; the scheme is one of pvc, file, http, https."""
+    """Where the files are; the scheme is one of pvc, file, http, https, s3, hf, oci.
+
+    With `signers` (public keys in PEM) the files must be signed by one of them.
+    """
 
     uri: Annotated[str, Field(max_length=1024)]
+    access: SourceAccess = SourceAccess()
+    credentials: Annotated[SourceCredentials | None, Field(repr=False)] = None
+    signers: list[Annotated[str, Field(max_length=1024)]] = []
 
 
 class InspectRequest(Wire):

@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from pydantic import ValidationError
+
+from lorafleet_contracts.admin import SourceAccess
 from lorafleet_contracts.capacity import PROJECTIONS
 from lorafleet_contracts.names import EnginePort
 from lorafleet_engine.errors import SettingsError
@@ -25,12 +28,13 @@ VERSION = re.compile(r"(?P<uid>[A-Za-z0-9][A-Za-z0-9._-]{0,127})@(?P<digest>sha2
 
 @dataclass(frozen=True, slots=True)
 class BaseSettings:
-    """The base model: its names, where its files are, the digest they must have ("" = any)."""
+    """The base model: its names, where its files are and what it takes to get them, their digest ("" = any)."""
 
     name: str
     aliases: tuple[str, ...]
     uri: str
     digest: str
+    access: SourceAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class MergeSettings:
     digest: str
     namespace: str
     name: str
+    access: SourceAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,7 @@ def load_settings(environ: Mapping[str, str], cgroup: Path = CGROUP) -> Settings
             reader.names("BASE_ALIASES", ""),
             reader.text("BASE_URI"),
             reader.text("BASE_DIGEST", ""),
+            _access(reader, "BASE_ACCESS"),
         ),
         caches=caches,
         ports=_load_ports(reader),
@@ -224,7 +230,15 @@ def _load_merge(reader: _Reader) -> MergeSettings | None:
     namespace, slash, name = reader.text("MERGE_DISPLAY", f"merged/{match['uid']}").partition("/")
     if not (namespace and slash and name):
         raise SettingsError("LORAFLEET_MERGE_DISPLAY must be NAMESPACE/NAME")
-    return MergeSettings(reader.text("MERGE_ADAPTER"), match["uid"], match["digest"], namespace, name)
+    uri, access = reader.text("MERGE_ADAPTER"), _access(reader, "MERGE_ACCESS")
+    return MergeSettings(uri, match["uid"], match["digest"], namespace, name, access)
+
+
+def _access(reader: _Reader, name: str) -> SourceAccess:
+    try:
+        return SourceAccess.model_validate_json(reader.text(name, "{}"))
+    except ValidationError as error:
+        raise SettingsError(f"LORAFLEET_{name} must be a JSON object of SourceAccess") from error
 
 
 def _load_ports(reader: _Reader) -> PortSettings:

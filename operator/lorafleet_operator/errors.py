@@ -4,6 +4,7 @@ OperatorError
 ├── SettingsError           an environment variable is missing or makes no sense: the process can't start
 ├── NotLeadingError         a write was refused by our own fence: another process may lead
 └── EngineError             a call of an engine's port failed; `problem` says how
+    ├── CredentialsError         the Secret with a source's credentials cannot be used
     ├── EngineUnreachableError   no answer, or none in time
     └── EngineRefusedError       a problem document
 """
@@ -29,6 +30,17 @@ class EngineError(OperatorError):
     def __init__(self, problem: Problem) -> None:
         super().__init__(f"{problem.code}: {problem.detail or problem.title}")
         self.problem = problem
+
+
+class CredentialsError(EngineError):
+    """The engine was not called: the Secret with the source's credentials cannot be used."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(
+            Problem(
+                title="the credentials cannot be used", status=422, code=ProblemCode.CREDENTIALS_UNUSABLE, detail=detail
+            )
+        )
 
 
 class EngineUnreachableError(EngineError):

@@ -37,6 +37,7 @@ from lorafleet_operator.shell.lease import Lease
 from lorafleet_operator.shell.metrics import Metrics
 from lorafleet_operator.shell.observe import Observer
 from lorafleet_operator.shell.ownership import Installation
+from lorafleet_operator.shell.source_secrets import SourceSecrets
 from lorafleet_operator.shell.statuses import StatusDesk
 from lorafleet_operator.shell.watches import Watches
 
@@ -175,6 +176,7 @@ def _wire(process: _Process, keys: "_Keys") -> Parts:
         executor=Executor(cluster, process.metrics),
         desk=StatusDesk(cluster, watches, process.metrics),
         admin=EngineAdmin(process.session, process.lease),
+        secrets=SourceSecrets(process.api),
         keys=keys.current,
         metrics=process.metrics,
     )

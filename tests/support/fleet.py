@@ -155,7 +155,7 @@ def carry_out(
                 applied.pop(action.key, None)
                 workloads = {name: each for name, each in workloads.items() if action.key != f"StatefulSet/smol-{name}"}
             case Inspect():
-                report = report_for(action.uri, sizes.get(action.key.uid, SIZE))
+                report = report_for(action.fetch.source.uri, sizes.get(action.key.uid, SIZE))
                 inspections[action.key] = Attempt(pending=False, at=now, report=report)
             case Load() | Unload():
                 state = states[action.target.replica]

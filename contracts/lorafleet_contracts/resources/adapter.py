@@ -10,6 +10,7 @@ from lorafleet_contracts.resources.schema import (
     Digest,
     LabelSelector,
     ModelName,
+    ObjectName,
     PoolRef,
     Resource,
     SetName,
@@ -18,11 +19,22 @@ from lorafleet_contracts.resources.schema import (
 )
 
 
+class SecretRef(Resource):
+    """A Secret of the object's own namespace, labelled `lorafleet.io/source-credentials`."""
+
+    name: ObjectName
+
+
 class AdapterSource(Resource):
-    """The adapter's files, and optionally the digest that they must have (`lorafleet digest DIR` prints it)."""
+    """The adapter's files, and optionally the digest that they must have (`lorafleet digest DIR` prints it).
+
+    The Secret of `credentialsSecretRef` has accessKeyId, secretAccessKey and sessionToken for S3, a token for https,
+    the Hub and registries, or .dockerconfigjson for registries.
+    """
 
     uri: SourceUri
     digest: Digest | None = None
+    credentials_secret_ref: SecretRef | None = None
 
 
 class SharedWith(Resource):

@@ -29,6 +29,7 @@ from lorafleet_engine.loader.messages import (
     Packed,
     ToLoader,
 )
+from lorafleet_engine.loader.origin import Origin
 from lorafleet_engine.loader.packed_tier import BLOB, PackedTier, fingerprint_of, write_packed
 
 CACHE_BYTES = 1 << 40
@@ -108,7 +109,7 @@ class LoaderChild:
         Raises RuntimeError when a job fails, EOFError when the loader ends.
         """
         for number, (uri, digest) in enumerate(jobs):
-            self._connection.send(PackAdapter(number, uri, digest))
+            self._connection.send(PackAdapter(number, Origin(uri), digest))
         left = len(jobs)
         while left:
             done: list[Packed] = []

@@ -25,7 +25,8 @@ from lorafleet_contracts.digest import (
     weight_files,
 )
 from lorafleet_engine.errors import JobError
-from lorafleet_engine.loader.sources import Folder, LocalFolder
+from lorafleet_engine.loader.local_folder import LocalFolder
+from lorafleet_engine.loader.sources import Folder
 
 SMALL_FILE_BYTES = 4 << 20
 TOKENIZER_BYTES = 256 << 20

@@ -1,7 +1,8 @@
 """What the loader does for one job, over its two caches. Called by loader/process.py in worker threads.
 
-The order is always: fetch into a temporary folder -> digest -> inspect -> admit to the disk tier -> pack to the host
-tier -> keep the packed bytes on the disk tier, after the answer. Nothing unverified ever leaves the temporary folder.
+The order is always: fetch into a temporary folder -> digest -> signature -> inspect -> admit to the disk tier -> pack to
+the host tier -> keep the packed bytes on the disk tier, after the answer. Nothing unverified ever leaves the temporary
+folder.
 """
 
 import hashlib
@@ -10,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from lorafleet_engine.errors import JobError
 from lorafleet_engine.loader.disk_cache import DiskCache
 from lorafleet_engine.loader.fetching import check_base_in_place, digest_in_place, fetch_adapter, fetch_base
 from lorafleet_engine.loader.host_cache import HostCache, HostEntry
+from lorafleet_engine.loader.local_folder import LocalFolder
 from lorafleet_engine.loader.messages import (
     AdapterFacts,
     BaseFetched,
@@ -34,8 +36,9 @@ from lorafleet_engine.loader.messages import (
     PackForMerge,
     StartTier,
 )
+from lorafleet_engine.loader.origin import Origin
 from lorafleet_engine.loader.packed_tier import PackedTier, fingerprint_of
-from lorafleet_engine.loader.sources import Folder, LocalFolder, open_folder
+from lorafleet_engine.loader.sources import Folder, open_folder
 
 if TYPE_CHECKING:
     from lorafleet_engine.loader.packer import Packer
@@ -59,25 +62,25 @@ class Jobs:
 
     def fetch_base(self, job: FetchBase) -> BaseFetched:
         """Have the base model's files, verified. A volume's files are used in place. Raises JobError."""
-        source = open_folder(job.uri, self._volumes_dir)
-        if isinstance(source, LocalFolder):
-            names = check_base_in_place(source)
-            digest = digest_in_place(source, names) if job.digest else ""
-            _compare(job.digest, digest)
-            folder = source.path
-        else:
-            folder, digest = self._cached_base(job) or self._downloaded_base(job)
+        with closing(open_folder(job.origin, self._volumes_dir)) as source:
+            if isinstance(source, LocalFolder):
+                names = check_base_in_place(source)
+                digest = digest_in_place(source, names) if job.digest else ""
+                _compare(job.digest, digest)
+                folder = source.path
+            else:
+                folder, digest = self._cached_base(job) or self._downloaded_base(job, source)
         self._base_dir, self._packer = folder, None
         return BaseFetched(job.job, str(folder), digest)
 
     def inspect(self, job: InspectAdapter) -> Inspected:
         """Fetch and verify an adapter, all its numbers too, onto the disk tier. Raises JobError."""
-        with self._locks[job.digest or job.uri]:
+        with self._locks[job.digest or job.origin.uri]:
             if job.digest:
                 with self._verified(job.digest) as folder:
-                    if folder is not None:
+                    if folder is not None and _is_trusted(folder, job.origin):
                         return Inspected(job.job, self._examine(folder, job.digest))
-            return Inspected(job.job, self._fetch_adapter(job.uri, job.digest, self._examine))
+            return Inspected(job.job, self._fetch_adapter(job.origin, job.digest, self._examine))
 
     def _examine(self, folder: Path, digest: str) -> AdapterFacts:
         packer = self._need_packer()
@@ -98,7 +101,7 @@ class Jobs:
             with self._verified(job.digest) as folder:
                 start: StartTier = "source" if folder is None else "disk"
             if folder is None:
-                self._fetch_adapter(job.uri, job.digest)
+                self._fetch_adapter(job.origin, job.digest)
             fetched = time.monotonic()
             with self._disk.using(job.digest) as folder:
                 if folder is None:
@@ -121,7 +124,7 @@ class Jobs:
             with self._verified(job.digest) as folder:
                 missing = folder is None
             if missing:
-                self._fetch_adapter(job.uri, job.digest)
+                self._fetch_adapter(job.origin, job.digest)
             with self._disk.using(job.digest) as folder:
                 if folder is None:
                     raise JobError(ProblemCode.DOES_NOT_FIT, "the disk cache is too small for the adapter to merge")
@@ -159,12 +162,13 @@ class Jobs:
         return PackedTier(self._disk, self._host, fingerprint_of(self._config, base_dir))
 
     def _fetch_adapter(
-        self, uri: str, declared: str | None, look: Callable[[Path, str], AdapterFacts] | None = None
+        self, origin: Origin, declared: str | None, look: Callable[[Path, str], AdapterFacts] | None = None
     ) -> AdapterFacts:
-        source = open_folder(uri, self._volumes_dir)
-        with self._disk.temporary() as folder:
+        with closing(open_folder(origin, self._volumes_dir)) as source, self._disk.temporary() as folder:
             digest = fetch_adapter(source, folder, self._disk.limit)
             _check_digest(source, declared or "", digest)
+            if origin.signers:
+                _check_signature(source, folder, origin)
             facts = (look or self._need_packer().inspect)(folder, digest)
             self._disk.admit(folder, digest)
         return facts
@@ -184,9 +188,8 @@ class Jobs:
             return folder, job.digest
         return None
 
-    def _downloaded_base(self, job: FetchBase) -> tuple[Path, str]:
+    def _downloaded_base(self, job: FetchBase, source: Folder) -> tuple[Path, str]:
         with self._disk.temporary() as folder:
-            source = open_folder(job.uri, self._volumes_dir)
             digest = fetch_base(source, folder, self._disk.limit)
             _check_digest(source, job.digest, digest)
             return self._disk.admit_base(folder, _base_key(job)), digest
@@ -206,11 +209,28 @@ class Jobs:
 
 
 def _base_key(job: FetchBase) -> str:
-    return hashlib.sha256(f"{job.uri}\n{job.digest}".encode()).hexdigest()
+    return hashlib.sha256(f"{job.origin.uri}\n{job.digest}".encode()).hexdigest()
 
 
 def _packed(job: PackAdapter, entry: HostEntry, start: StartTier, **seconds: float) -> Packed:
     return Packed(job.job, entry.facts, entry.blob, entry.chat_template, tuple(seconds.items()), start)
+
+
+def _check_signature(source: Folder, folder: Path, origin: Origin) -> None:
+    """Late: pools without signers need no cryptography."""
+    from lorafleet_engine.loader.signatures import SIGNATURE, SIGNATURE_BYTES, check_signature
+
+    source.fetch(SIGNATURE, folder / SIGNATURE, SIGNATURE_BYTES)
+    check_signature(folder, origin.signers)
+
+
+def _is_trusted(folder: Path, origin: Origin) -> bool:
+    """Whether files that are here already have the signature that is wanted by now."""
+    if not origin.signers:
+        return True
+    from lorafleet_engine.loader.signatures import is_signed
+
+    return is_signed(folder, origin.signers)
 
 
 def _check_digest(source: Folder, declared: str, found: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from lorafleet_contracts.admin import ProblemCode
+from lorafleet_engine.loader.origin import Origin
 from lorafleet_engine.messages import BlobRef
 
 HEARTBEAT_SECONDS = 1.0
@@ -37,7 +38,7 @@ class FetchBase:
     """Have the base model's files; `digest` "" = any. -> BaseFetched"""
 
     job: int
-    uri: str
+    origin: Origin
     digest: str
 
 
@@ -46,7 +47,7 @@ class InspectAdapter:
     """Fetch and verify onto the disk tier; `digest` None = whatever is there. -> Inspected"""
 
     job: int
-    uri: str
+    origin: Origin
     digest: str | None
 
 
@@ -55,7 +56,7 @@ class PackAdapter:
     """Have the packed blob of exactly this digest on the host tier, pinned until Release. -> Packed"""
 
     job: int
-    uri: str
+    origin: Origin
     digest: str
 
 
@@ -64,7 +65,7 @@ class PackForMerge:
     """Have exactly this adapter in float32 in a file beside the caches, which is the api's to delete. -> ForMerge"""
 
     job: int
-    uri: str
+    origin: Origin
     digest: str
 
 

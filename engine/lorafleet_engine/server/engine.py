@@ -12,10 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from lorafleet_contracts.admin import BaseState, Display, Problem, ProblemCode, ShapeState
+from lorafleet_contracts.admin import BaseState, Display, Problem, ProblemCode, ShapeState, SourceSpec
 from lorafleet_contracts.probe import PROBES
 from lorafleet_engine.errors import JobError
 from lorafleet_engine.loader.messages import BaseFetched, ForMerge
+from lorafleet_engine.loader.origin import Origin, origin_of, owners_origin
 from lorafleet_engine.messages import AdapterChecked, MergeConfig
 from lorafleet_engine.pauses import set_aside
 from lorafleet_engine.server.changes import ChangeLog
@@ -60,7 +61,7 @@ class Engine:
         self.versions = Versions(Workers(loader, self.loop), self.changes, self.metrics)
         if settings.merge is not None:
             merge, display = settings.merge, Display(namespace=settings.merge.namespace, name=settings.merge.name)
-            self.versions.hold_merged(Version(merge.uid, merge.digest, merge.uri, display))
+            self.versions.hold_merged(Version(merge.uid, merge.digest, _origin_of(merge), display))
         self.text: TextTools | None = None
         self.base_digest: str | None = None
         self.base_problem: Problem | None = None
@@ -126,13 +127,14 @@ class Engine:
         return tuple(self.text.tokenizer.encode(text, add_special_tokens=True) for text in PROBES)
 
     async def _fetch_base(self) -> BaseFetched:
-        fetched = await self.loader.fetch_base(self.settings.base.uri, self.settings.base.digest)
+        base = self.settings.base
+        fetched = await self.loader.fetch_base(owners_origin(base.uri, base.access), base.digest)
         self.text = await asyncio.to_thread(_load_text_tools, Path(fetched.model_dir))
         self.versions.runner = self.text.runner
         return fetched
 
     async def _fetch_merge(self, merge: MergeSettings) -> ForMerge:
-        found = await self.loader.pack_for_merge(merge.uri, merge.digest)
+        found = await self.loader.pack_for_merge(_origin_of(merge), merge.digest)
         await self.versions.note_merge(found)
         return found
 
@@ -170,6 +172,10 @@ class Engine:
 
     def _on_loop_change(self) -> None:
         self.changes.bump()
+
+
+def _origin_of(merge: MergeSettings) -> Origin:
+    return origin_of(SourceSpec(uri=merge.uri, access=merge.access))
 
 
 def _load_text_tools(model_dir: Path) -> TextTools:

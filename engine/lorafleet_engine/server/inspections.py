@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lorafleet_contracts.admin import AdapterReport, InspectRequest
 from lorafleet_engine.loader.messages import AdapterFacts
+from lorafleet_engine.loader.origin import origin_of
 from lorafleet_engine.server.loader_client import LoaderClient
 
 REMEMBERED = 4096
@@ -45,7 +46,7 @@ class Inspections:
         return known.task.result()
 
     async def _inspect(self, request: InspectRequest) -> AdapterReport:
-        found = await self._loader.inspect(request.source.uri, request.digest)
+        found = await self._loader.inspect(origin_of(request.source), request.digest)
         return _report(found.facts)
 
 

@@ -30,6 +30,7 @@ from lorafleet_engine.loader.messages import (
     Release,
     WarmUp,
 )
+from lorafleet_engine.loader.origin import Origin
 from lorafleet_engine.server.children import Child
 
 logger = logging.getLogger(__name__)
@@ -80,28 +81,28 @@ class LoaderClient:
             self._fail_repeated()
             await asyncio.sleep(RESTART_SECONDS)
 
-    async def fetch_base(self, uri: str, digest: str) -> BaseFetched:
+    async def fetch_base(self, origin: Origin, digest: str) -> BaseFetched:
         """Have the base model's files. Raises JobError."""
-        result = await self._submit(lambda job: FetchBase(job, uri, digest))
+        result = await self._submit(lambda job: FetchBase(job, origin, digest))
         assert isinstance(result, BaseFetched)
         self._config = replace(self._config, base_dir=result.model_dir)
         return result
 
-    async def inspect(self, uri: str, digest: str | None) -> Inspected:
+    async def inspect(self, origin: Origin, digest: str | None) -> Inspected:
         """Fetch and verify an adapter. Raises JobError."""
-        result = await self._submit(lambda job: InspectAdapter(job, uri, digest))
+        result = await self._submit(lambda job: InspectAdapter(job, origin, digest))
         assert isinstance(result, Inspected)
         return result
 
-    async def pack(self, uri: str, digest: str) -> Packed:
+    async def pack(self, origin: Origin, digest: str) -> Packed:
         """Have an adapter's blob on the host tier, pinned until release(). Raises JobError."""
-        result = await self._submit(lambda job: PackAdapter(job, uri, digest))
+        result = await self._submit(lambda job: PackAdapter(job, origin, digest))
         assert isinstance(result, Packed)
         return result
 
-    async def pack_for_merge(self, uri: str, digest: str) -> ForMerge:
+    async def pack_for_merge(self, origin: Origin, digest: str) -> ForMerge:
         """Have an adapter's numbers for the loop to merge. Raises JobError."""
-        result = await self._submit(lambda job: PackForMerge(job, uri, digest))
+        result = await self._submit(lambda job: PackForMerge(job, origin, digest))
         assert isinstance(result, ForMerge)
         return result
 

@@ -8,6 +8,7 @@ from lorafleet_contracts.admin import Display, Problem, QualityState, Tier, Vers
 from lorafleet_contracts.names import version_key
 from lorafleet_contracts.probe import QUANTISED_REL_L2, QUANTISED_SAME_ARGMAX
 from lorafleet_engine.loader.eviction import Usage
+from lorafleet_engine.loader.origin import Origin
 from lorafleet_engine.messages import Quality
 
 NOT_FINITE = 1e9
@@ -26,7 +27,7 @@ class Version:
 
     uid: str
     digest: str
-    source_uri: str
+    origin: Origin
     display: Display
     wanted: Tier = Tier.GPU
     pinned: bool = False

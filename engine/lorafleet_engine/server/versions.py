@@ -25,6 +25,7 @@ from lorafleet_contracts.names import version_key
 from lorafleet_engine.errors import JobError
 from lorafleet_engine.loader.eviction import Held, choose_victims
 from lorafleet_engine.loader.messages import ForMerge, Packed
+from lorafleet_engine.loader.origin import origin_of
 from lorafleet_engine.messages import AdapterChecked, AdapterLoaded, AdapterRejected
 from lorafleet_engine.server.changes import ChangeLog
 from lorafleet_engine.server.loader_client import LoaderClient
@@ -88,12 +89,12 @@ class Versions:
             raise JobError(ProblemCode.MERGED, f"this engine has {self.merged.key} merged and serves nothing else")
         version = self._versions.get(version_key(uid, digest))
         if version is not None and not (version.failed and version.problem_reported):
-            version.display = request.display
+            version.display, version.origin = request.display, origin_of(request.source)
             self._want(version, request)
             if version.phase in (VersionPhase.FETCHING, VersionPhase.LOADING):
                 version.unwanted = False
             return version
-        version = Version(uid, digest, request.source.uri, request.display, request.tier, request.pinned)
+        version = Version(uid, digest, origin_of(request.source), request.display, request.tier, request.pinned)
         self._versions[version.key] = version
         self._mark(version, VersionPhase.FETCHING)
         self._spawn(self._bring(version))
@@ -218,7 +219,7 @@ class Versions:
     async def _packed(self, version: Version) -> AsyncIterator[Packed]:
         """A version's packed bytes on the host tier, kept there meanwhile; one that is to be on disk leaves no copy
         there until it is used. Raises JobError."""
-        packed = await self._workers.loader.pack(version.source_uri, version.digest)
+        packed = await self._workers.loader.pack(version.origin, version.digest)
         try:
             version.rank, version.bytes = packed.facts.rank, packed.facts.device_bytes
             for phase, seconds in packed.seconds:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from lorafleet_contracts.admin import SourceSpec
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolStatus
 from lorafleet_contracts.resources.tenant import TenantStatus
@@ -23,12 +24,20 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetch:
+    """What an engine is told of a source; the credentials are added from the Secret (namespace, name), if any."""
+
+    source: SourceSpec
+    secret: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Inspect:
     """Have one replica fetch and verify an adapter's files. `digest` is the one they must have, if any."""
 
     key: InspectionKey
     replica: str
-    uri: str
+    fetch: Fetch
     digest: str | None
 
 
@@ -37,7 +46,7 @@ class Load:
     """Have one version on one replica, as `choice` says: on which tier, whether pinned, and why there."""
 
     target: VersionOn
-    uri: str
+    fetch: Fetch
     namespace: str
     name: str
     choice: Choice

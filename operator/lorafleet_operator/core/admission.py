@@ -1,16 +1,14 @@
 """May this pool serve this adapter at all? Rules that need no file. Called by the planning of a pool; does no I/O."""
 
 from collections.abc import Mapping, Sequence
-from urllib.parse import urlsplit
 
 from lorafleet_contracts.conditions import Reason
 from lorafleet_contracts.resources.adapter import LoraAdapterSpec
-from lorafleet_contracts.resources.pool import LoraPoolSpec, SourceRule
+from lorafleet_contracts.resources.pool import LoraPoolSpec
 from lorafleet_contracts.selectors import admits
 from lorafleet_operator.core.conditions import Refusal
 from lorafleet_operator.core.snapshot import Adapter, Meta
-
-_ESCAPED = ("%2e", "%2f", "%5c", "%00")
+from lorafleet_operator.core.sources import refuse_source
 
 
 def model_name(adapter: Adapter) -> str:
@@ -42,7 +40,21 @@ def refuse_adapter(
             Reason.NAME_CONFLICT,
             f"adapter {winner} of this namespace is older and serves as {model!r}. Choose another spec.model",
         )
-    return _refuse_base(adapter.spec, pool, spec) or refuse_source(adapter.spec.source.uri, namespace, pool, spec)
+    return (
+        _refuse_base(adapter.spec, pool, spec)
+        or refuse_source(adapter.spec.source.uri, namespace, pool, spec)
+        or _refuse_undigested(adapter.spec, pool, spec)
+    )
+
+
+def _refuse_undigested(adapter: LoraAdapterSpec, pool: Meta, spec: LoraPoolSpec) -> Refusal | None:
+    if adapter.source.digest is not None or not spec.trust.require_digest:
+        return None
+    return Refusal(
+        Reason.DIGEST_REQUIRED,
+        f"pool {pool.namespace}/{pool.name} takes only adapters that name their digest (trust.requireDigest). "
+        "Set spec.source.digest to what `lorafleet digest DIR` prints",
+    )
 
 
 def _refuse_base(adapter: LoraAdapterSpec, pool: Meta, spec: LoraPoolSpec) -> Refusal | None:
@@ -93,51 +105,3 @@ def oldest_by_model(adapters: Sequence[Adapter]) -> dict[tuple[str, str], str]:
     for adapter in sorted(adapters, key=lambda each: (each.meta.created, each.meta.name)):
         winners.setdefault((adapter.meta.namespace, model_name(adapter)), adapter.meta.name)
     return winners
-
-
-def refuse_source(uri: str, namespace: str, pool: Meta, spec: LoraPoolSpec) -> Refusal | None:
-    """Why the pool's policy forbids an address, or None."""
-    parts = urlsplit(uri)
-    if _is_devious(uri):
-        return _not_allowed(f"{uri} is not plain: no user, query, fragment, escape or `..`")
-    if parts.scheme == "pvc":
-        volumes = sorted(str(volume.get("name", "")) for volume in spec.engine.pod.volumes)
-        if parts.netloc not in volumes:
-            return _not_allowed(f"pool {pool.name} has no volume {parts.netloc!r}, only {', '.join(volumes) or 'none'}")
-    rules = spec.sources.allow
-    if not rules and parts.scheme == "pvc" and namespace == pool.namespace:
-        return None
-    if any(_covers(rule, uri, namespace) for rule in rules):
-        return None
-    return _not_allowed(
-        f"pool {pool.namespace}/{pool.name} does not allow {uri} for namespace {namespace}. "
-        "Its owner can list a prefix in sources.allow"
-    )
-
-
-def _not_allowed(message: str) -> Refusal:
-    return Refusal(Reason.SOURCE_NOT_ALLOWED, message)
-
-
-def _is_devious(uri: str) -> bool:
-    parts = urlsplit(uri)
-    lowered = uri.lower()
-    return (
-        "@" in parts.netloc
-        or bool(parts.query or parts.fragment)
-        or "\\" in uri
-        or any(not character.isprintable() for character in uri)
-        or any(escape in lowered for escape in _ESCAPED)
-        or any(segment in (".", "..") for segment in parts.path.split("/"))
-    )
-
-
-def _covers(rule: SourceRule, uri: str, namespace: str) -> bool:
-    if rule.namespaces and namespace not in rule.namespaces:
-        return False
-    allowed, asked = urlsplit(rule.prefix), urlsplit(uri)
-    if (allowed.scheme, allowed.netloc.lower()) != (asked.scheme, asked.netloc.lower()):
-        return False
-    path = allowed.path.rstrip("/")
-    # A prefix ends at a path segment: `/acme` must not open `/acme-secret`.
-    return asked.path == path or asked.path.startswith(f"{path}/")

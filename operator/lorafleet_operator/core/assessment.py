@@ -7,11 +7,13 @@ from lorafleet_contracts.conditions import Reason
 from lorafleet_contracts.names import SHARED_SET, private_set
 from lorafleet_contracts.resources.pool import LoraPoolSpec
 from lorafleet_contracts.tenancy import AdapterClaim, refuse_adapters
+from lorafleet_operator.core.actions import Fetch
 from lorafleet_operator.core.admission import oldest_by_model, refuse_adapter, refuse_excess
 from lorafleet_operator.core.conditions import Refusal
 from lorafleet_operator.core.manifests.quantities import parse_bytes
 from lorafleet_operator.core.ranks import is_above
 from lorafleet_operator.core.snapshot import Adapter, InspectionKey, Meta, PoolSnapshot
+from lorafleet_operator.core.sources import source_of
 from lorafleet_operator.core.tenants import (
     AdapterIndex,
     index_adapters,
@@ -28,7 +30,7 @@ class Case:
 
     `dedicated` is the private set that alone may answer it, for one above all rank classes. Of one set of replicas it
     may concern only the version that is to serve (`coming`) or the one that does (`standing`), or be wanted on all of
-    its replicas (`everywhere`).
+    its replicas (`everywhere`). `pool` is what judged it.
     """
 
     adapter: Adapter
@@ -38,6 +40,7 @@ class Case:
     coming: bool = True
     standing: bool = True
     everywhere: bool = False
+    pool: LoraPoolSpec | None = None
 
     @property
     def suspended(self) -> bool:
@@ -78,6 +81,16 @@ class Case:
         """The digest that should serve, None while it is unknown or must not."""
         facts = self.verification.facts
         return None if facts is None or self.refusal or self.suspended or not self.coming else facts.digest
+
+    @property
+    def fetch(self) -> Fetch:
+        """Where its files are, and what it takes to get them. Raises ValueError for one that no pool has accepted."""
+        meta, spec = self.adapter.meta, self.adapter.spec
+        if spec is None or self.pool is None:
+            raise ValueError(f"adapter {meta.namespace}/{meta.name} has no source")
+        ref = spec.source.credentials_secret_ref
+        source = source_of(spec.source.uri, meta.namespace, self.pool)
+        return Fetch(source, (meta.namespace, ref.name) if ref else None)
 
     @property
     def inspection(self) -> InspectionKey:
@@ -147,10 +160,10 @@ def _assess_one(adapter: Adapter, ground: _Ground) -> Case:
     snapshot, spec = ground.snapshot, ground.spec
     denial = refuse_adapter(adapter, snapshot.pool.meta, spec, snapshot.namespaces, ground.winners)
     if denial:
-        return Case(adapter, denial, Verification())
+        return Case(adapter, denial, Verification(), pool=spec)
     own = ground.isolated.get(adapter.meta.uid)
     key = InspectionKey(adapter.meta.uid, adapter.meta.generation)
     verification = verify(adapter, spec, snapshot.memory.inspections.get(key), isolated=own is not None)
     facts = verification.facts
     above = facts is not None and is_above(facts.rank, spec.rank_classes.ceilings)
-    return Case(adapter, None, verification, own if above else None)
+    return Case(adapter, None, verification, own if above else None, pool=spec)

@@ -151,7 +151,8 @@ def _serving(case: Case) -> tuple[str, str]:
     spec, digest = case.adapter.spec, case.serving
     if digest is None or spec is None:
         return "", ""
-    settled = case.target == digest
+    # An engine that merges reads no Secret: an adapter behind credentials stays unmerged in its tenant's own set.
+    settled = case.target == digest and spec.source.credentials_secret_ref is None
     return version_key(case.adapter.meta.uid, digest), spec.source.uri if settled else ""
 
 

@@ -127,7 +127,7 @@ def _inspections(cases: Sequence[Case], view: View) -> tuple[list[Inspect], floa
         shunned = view.silent | view.leaving | {last.replica if last else ""}
         replica = min(used, key=lambda name: (name in shunned, busy[name], used[name], name))
         busy[replica] += 1
-        inspections.append(Inspect(case.inspection, replica, spec.source.uri, spec.source.digest))
+        inspections.append(Inspect(case.inspection, replica, case.fetch, spec.source.digest))
     return inspections, min(moments, default=None)
 
 

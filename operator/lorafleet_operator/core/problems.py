@@ -8,6 +8,8 @@ from lorafleet_operator.core.snapshot import Attempt
 TRANSIENT = frozenset(
     {
         ProblemCode.SOURCE_UNREACHABLE,
+        ProblemCode.SOURCE_DENIED,
+        ProblemCode.CREDENTIALS_UNUSABLE,
         ProblemCode.NOT_FOUND,
         ProblemCode.LOADER_BUSY,
         ProblemCode.DRAINING,
@@ -17,7 +19,33 @@ TRANSIENT = frozenset(
 )
 """Codes that can pass without the adapter's owner changing the object; all others are the owner's to fix."""
 
-SOURCE_TROUBLES = frozenset({ProblemCode.SOURCE_UNREACHABLE, ProblemCode.NOT_FOUND})
+SOURCE_TROUBLES = frozenset(
+    {
+        ProblemCode.SOURCE_UNREACHABLE,
+        ProblemCode.SOURCE_DENIED,
+        ProblemCode.CREDENTIALS_UNUSABLE,
+        ProblemCode.NOT_FOUND,
+    }
+)
+SAID = {
+    ProblemCode.SOURCE_FORBIDDEN: (
+        Reason.SOURCE_NOT_ALLOWED,
+        "{}. Only what the pool's sources.allow covers is connected to",
+    ),
+    ProblemCode.SOURCE_DENIED: (
+        Reason.SOURCE_DENIED,
+        "{}. Check spec.source and its credentials; trying again",
+    ),
+    ProblemCode.CREDENTIALS_UNUSABLE: (Reason.CREDENTIALS_UNUSABLE, "{}; trying again"),
+    ProblemCode.SIGNATURE_REFUSED: (
+        Reason.SIGNATURE_REFUSED,
+        "{}. Sign the files with the key of one of the pool's trust.signers (`lorafleet push --key`)",
+    ),
+    ProblemCode.SOURCE_UNREACHABLE: (Reason.SOURCE_UNREACHABLE, "{}. Check spec.source.uri; trying again"),
+    ProblemCode.NOT_FOUND: (Reason.SOURCE_UNREACHABLE, "{}. Check spec.source.uri; trying again"),
+    ProblemCode.INVALID_REQUEST: (Reason.INVALID, "the engine refuses the request: {}"),
+}
+"""What needs no more than the engine's words and what to do."""
 PATIENCE = 3
 """From so many failures in a row on, a source that can't be reached is the owner's to look at (tries go on)."""
 FIRST_RETRY_SECONDS = 1.0
@@ -76,12 +104,9 @@ def explain(problem: Problem, declared: bool) -> Refusal:
             )
         case ProblemCode.DOES_NOT_FIT:
             return does_not_fit(problem.needed or 0, problem.free or 0)
-        case ProblemCode.SOURCE_FORBIDDEN:
-            return Refusal(Reason.SOURCE_NOT_ALLOWED, f"{said}. Use a source that needs no redirect and stays in place")
-        case ProblemCode.SOURCE_UNREACHABLE | ProblemCode.NOT_FOUND:
-            return Refusal(Reason.SOURCE_UNREACHABLE, f"{said}. Check spec.source.uri; trying again")
-        case ProblemCode.INVALID_REQUEST:
-            return Refusal(Reason.INVALID, f"the engine refuses the request: {said}")
+        case code if code in SAID:
+            reason, words = SAID[code]
+            return Refusal(reason, words.format(said))
         case _:
             return Refusal(Reason.PROGRESSING, f"a replica could not do it yet: {said}. Trying again")
 

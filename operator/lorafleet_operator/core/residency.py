@@ -60,7 +60,7 @@ def _loads(wishes: Sequence[Wish], placed: Mapping[str, Placed], view: View) -> 
             if moment is None or (held is not None and held.phase in HOLDING and _is_seated(held, choice)):
                 continue
             if moment <= view.now:
-                loads.append(Load(target, spec.source.uri, meta.namespace, meta.name, choice))
+                loads.append(Load(target, wish.case.fetch, meta.namespace, meta.name, choice))
             else:
                 moments.append(moment)
     return loads, min(moments, default=None)

@@ -96,6 +96,15 @@ def _judge(facts: Facts, base: str, spec: LoraPoolSpec, isolated: bool) -> Verif
                 "base's pool, or list the name in the pool's baseModel.aliases",
             ),
         )
+    if facts.warnings is not None and undeclared(base) and spec.trust.require_digest:
+        return Verification(
+            facts,
+            Refusal(
+                Reason.BASE_MISMATCH,
+                f"adapter_config.json names no published base (but {base!r}), and the pool requires digests. Set "
+                f"base_model_name_or_path to one of {', '.join(names)}",
+            ),
+        )
     foreign = sorted(set(facts.target_modules) - set(spec.target_modules))
     if foreign:
         return Verification(

@@ -9,6 +9,7 @@ from lorafleet_operator.shell.engines import EngineLinks
 from lorafleet_operator.shell.execute import Executor
 from lorafleet_operator.shell.metrics import Metrics
 from lorafleet_operator.shell.observe import Observer
+from lorafleet_operator.shell.source_secrets import SourceSecrets
 from lorafleet_operator.shell.statuses import StatusDesk
 from lorafleet_operator.shell.watches import Watches
 
@@ -23,5 +24,6 @@ class Parts:
     executor: Executor
     desk: StatusDesk
     admin: EngineAdmin
+    secrets: SourceSecrets
     keys: Callable[[], PortKeys]
     metrics: Metrics

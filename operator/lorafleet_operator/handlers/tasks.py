@@ -71,7 +71,8 @@ class PoolTask:
         self._parts = parts
         self._wake = asyncio.Event()
         statuses = StatusQueue(parts.desk, self.wake)
-        self._memory = PoolMemory(PoolCalls(parts.admin, self.wake), AppliedObjects(), statuses, LoadMeter())
+        calls = PoolCalls(parts.admin, self.wake, parts.secrets.read)
+        self._memory = PoolMemory(calls, AppliedObjects(), statuses, LoadMeter())
         self._started = time.monotonic()
         self._shown = ""
 

@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from lorafleet_contracts.admin import AdapterReport, Display, InspectRequest, SourceSpec, VersionRequest
-from lorafleet_operator.core.actions import Inspect, Load, Unload
+from lorafleet_operator.core.actions import Fetch, Inspect, Load, Unload
 from lorafleet_operator.core.snapshot import Attempt, InspectionKey, Memory, VersionOn
-from lorafleet_operator.errors import EngineError, EngineUnreachableError, NotLeadingError
+from lorafleet_operator.errors import CredentialsError, EngineError, EngineUnreachableError, NotLeadingError
 from lorafleet_operator.shell.admin import AdminAddress, EngineAdmin
+from lorafleet_operator.shell.source_secrets import ReadCredentials
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +32,13 @@ class PoolCalls:
         self,
         admin: EngineAdmin,
         on_done: Callable[[], None],
+        read: ReadCredentials,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self._admin = admin
         self._on_done = on_done
+        self._read = read
         self._clock = clock
         self._steady = steady
         self._offset = clock() - steady()
@@ -135,11 +138,9 @@ class PoolCalls:
         task.add_done_callback(self._tasks.discard)
 
     async def _inspect(self, action: Inspect, address: AdminAddress) -> None:
-        request = InspectRequest(
-            generation=action.key.generation, source=SourceSpec(uri=action.uri), digest=action.digest
-        )
-
         async def call() -> AdapterReport:
+            source = await self._opened(action.fetch)
+            request = InspectRequest(generation=action.key.generation, source=source, digest=action.digest)
             return await self._admin.inspect(address, action.key.uid, request)
 
         await self._settle(self._inspections, action.key, ("inspect", action.replica), call)
@@ -147,10 +148,11 @@ class PoolCalls:
     async def _load(self, action: Load, address: AdminAddress) -> None:
         target = action.target
         display = Display(namespace=action.namespace, name=action.name)
-        choice, source = action.choice, SourceSpec(uri=action.uri)
-        request = VersionRequest(source=source, tier=choice.tier, pinned=choice.pinned, display=display)
+        choice = action.choice
 
         async def call() -> None:
+            source = await self._opened(action.fetch)
+            request = VersionRequest(source=source, tier=choice.tier, pinned=choice.pinned, display=display)
             await self._admin.load(address, (target.uid, target.digest), request)
 
         await self._settle(self._loads, target, ("load", target.replica), call)
@@ -164,6 +166,13 @@ class PoolCalls:
             self._loads.pop(target, None)
 
         await self._settle(self._unloads, target, ("unload", target.replica), call)
+
+    async def _opened(self, fetch: Fetch) -> SourceSpec:
+        """The source with its credentials, which are read anew for every call and kept nowhere. Raises EngineError."""
+        if fetch.secret is None:
+            return fetch.source
+        credentials = await self._read(fetch.secret, fetch.source.uri)
+        return fetch.source.model_copy(update={"credentials": credentials})
 
     async def _settle(
         self,
@@ -197,6 +206,8 @@ class PoolCalls:
         """Make a call, and remember whether the replica answers at all."""
         try:
             answer = await call()
+        except CredentialsError:
+            raise  # which says nothing of the replica
         except EngineUnreachableError:
             self._silent[replica] = self._steady()
             raise

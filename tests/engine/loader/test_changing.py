@@ -16,6 +16,7 @@ from lorafleet_contracts.digest import adapter_files, folder_digest
 from lorafleet_engine.errors import JobError
 from lorafleet_engine.loader.jobs import Jobs
 from lorafleet_engine.loader.messages import InspectAdapter, LoaderConfig
+from lorafleet_engine.loader.origin import Origin
 from lorafleet_engine.loader.sources import open_folder
 from tests.engine.support.tiny import TinyModel
 
@@ -111,7 +112,7 @@ def server(versions: tuple[Path, Path]) -> Iterator[Changing]:
 
 
 def inspect(jobs: Jobs, url: str, digest: str | None = None) -> str:
-    return jobs.inspect(InspectAdapter(1, url, digest)).facts.digest
+    return jobs.inspect(InspectAdapter(1, Origin(url), digest)).facts.digest
 
 
 @pytest.mark.parametrize("declared", [False, True])
@@ -159,7 +160,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_volume_s_file_that_changes_is_noticed(versions: tuple[Path, Path], tmp_path: Path, change: str) -> None:
-    folder = open_folder("pvc://v/old", tmp_path / "volumes")
+    folder = open_folder(Origin("pvc://v/old"), tmp_path / "volumes")
     for name in ("adapter_config.json", "chat_template.jinja"):
         folder.fetch(name, tmp_path / name, 1 << 20)
     assert folder.changed() is None
@@ -170,7 +171,7 @@ def test_a_volume_s_file_that_changes_is_noticed(versions: tuple[Path, Path], tm
 
 
 def test_a_file_that_appears_is_noticed(versions: tuple[Path, Path], tmp_path: Path) -> None:
-    folder = open_folder("pvc://v/old", tmp_path / "volumes")
+    folder = open_folder(Origin("pvc://v/old"), tmp_path / "volumes")
     assert folder.fetch("chat_template.jinja", tmp_path / "target", 1 << 20) is None
     (versions[0] / "chat_template.jinja").write_text("x")
 

@@ -15,6 +15,7 @@ from lorafleet_engine.loader.disk_cache import DiskCache
 from lorafleet_engine.loader.host_cache import HostCache, HostEntry
 from lorafleet_engine.loader.jobs import Jobs
 from lorafleet_engine.loader.messages import AdapterFacts, LoaderConfig, PackAdapter
+from lorafleet_engine.loader.origin import Origin
 from lorafleet_engine.loader.packed_tier import BLOB, ENTRY, Checksum, PackedTier, fingerprint_of
 from lorafleet_engine.messages import BlobRef
 from tests.engine.support.tiny import TinyModel
@@ -124,7 +125,7 @@ def test_a_second_loader_reads_instead_of_packing(tiny: Callable[[str], TinyMode
     )
     source = tmp_path / "source"
     shutil.copytree(model.adapters["all-r8"], source)
-    job = PackAdapter(1, f"file://{source}", folder_digest(source, adapter_files(source)))
+    job = PackAdapter(1, Origin(f"file://{source}"), folder_digest(source, adapter_files(source)))
     first = Jobs(config)
     packed = first.pack(job)
     assert packed.start_tier == "source"

@@ -3,6 +3,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from lorafleet_contracts.admin import ProblemCode
 from lorafleet_engine.errors import JobError
-from lorafleet_engine.loader.sources import HttpFolder, open_folder
+from lorafleet_engine.loader.origin import Origin
+from lorafleet_engine.loader.sources import open_folder
 
 
 class Files(BaseHTTPRequestHandler):
@@ -79,19 +81,24 @@ def volume(tmp_path: Path) -> Path:
 
 def code_of(uri: str, volume: Path, name: str, tmp_path: Path) -> ProblemCode:
     with pytest.raises(JobError) as caught:
-        open_folder(uri, volume.parents[1]).fetch(name, tmp_path / "target", 100)
+        fetch(uri, volume, name, tmp_path)
     return caught.value.code
 
 
+def fetch(uri: str, volume: Path, name: str, tmp_path: Path, limit: int = 100) -> str | None:
+    with closing(open_folder(Origin(uri), volume.parents[1])) as folder:
+        return folder.fetch(name, tmp_path / "target", limit)
+
+
 def test_a_file_of_a_volume_is_copied_and_hashed(volume: Path, tmp_path: Path) -> None:
-    sha = open_folder("pvc://models/m", volume.parents[1]).fetch("config.json", tmp_path / "target", 100)
+    sha = fetch("pvc://models/m", volume, "config.json", tmp_path)
 
     assert sha == hashlib.sha256(b"content").hexdigest()
     assert (tmp_path / "target").read_text() == "content"
 
 
 def test_a_file_behind_http_is_copied_and_hashed(server: str, volume: Path, tmp_path: Path) -> None:
-    sha = open_folder(server.rstrip("/"), volume).fetch("config.json", tmp_path / "target", 100)
+    sha = fetch(server.rstrip("/"), volume, "config.json", tmp_path)
 
     assert sha == hashlib.sha256(b"content").hexdigest()
 
@@ -100,14 +107,14 @@ def test_a_file_behind_http_is_copied_and_hashed(server: str, volume: Path, tmp_
 def test_a_missing_file_is_none(server: str, volume: Path, tmp_path: Path, scheme: str) -> None:
     uri = server if scheme == "http" else "pvc://models/m"
 
-    assert open_folder(uri, volume.parents[1]).fetch("absent.json", tmp_path / "target", 100) is None
+    assert fetch(uri, volume, "absent.json", tmp_path) is None
 
 
 @pytest.mark.parametrize(
     ("name", "code"),
     [
         ("moved.json", ProblemCode.SOURCE_FORBIDDEN),
-        ("denied.json", ProblemCode.SOURCE_UNREACHABLE),
+        ("denied.json", ProblemCode.SOURCE_DENIED),
         ("short.json", ProblemCode.SOURCE_UNREACHABLE),
         ("zipped.json", ProblemCode.SOURCE_UNREACHABLE),
         ("../secret", ProblemCode.SOURCE_FORBIDDEN),
@@ -120,8 +127,11 @@ def test_http_answers_that_are_not_taken(
 
 
 def test_a_source_that_dribbles_is_given_up(server: str, tmp_path: Path) -> None:
-    with pytest.raises(JobError, match="too slow; check the server") as caught:
-        HttpFolder(server, grace_seconds=0.3).fetch("dribbled.json", tmp_path / "target", 10_000_000)
+    with (
+        closing(open_folder(Origin(server), tmp_path, grace=0.3)) as folder,
+        pytest.raises(JobError, match="too slow; check the server") as caught,
+    ):
+        folder.fetch("dribbled.json", tmp_path / "target", 10_000_000)
     assert caught.value.code == ProblemCode.SOURCE_UNREACHABLE
 
 
@@ -133,7 +143,7 @@ def test_nobody_listening_is_unreachable(volume: Path, tmp_path: Path) -> None:
 def test_a_file_above_its_limit_is_refused(server: str, volume: Path, tmp_path: Path, scheme: str) -> None:
     uri = server if scheme == "http" else "pvc://models/m"
     with pytest.raises(JobError) as caught:
-        open_folder(uri, volume.parents[1]).fetch("config.json", tmp_path / "target", 3)
+        fetch(uri, volume, "config.json", tmp_path, limit=3)
 
     assert caught.value.code == ProblemCode.DOES_NOT_FIT
 
@@ -143,7 +153,7 @@ def test_a_link_inside_the_volume_is_followed(volume: Path, tmp_path: Path) -> N
     (volume.parent / "blobs" / "b").write_text("blob")
     (volume / "weights").symlink_to("../blobs/b")
 
-    assert open_folder("pvc://models/m", volume.parents[1]).fetch("weights", tmp_path / "target", 100)
+    assert fetch("pvc://models/m", volume, "weights", tmp_path)
 
 
 @pytest.mark.parametrize("target", ["/etc/hostname", "../../../outside"])

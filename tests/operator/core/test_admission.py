@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from lorafleet_contracts.admin import SourceAccess
 from lorafleet_contracts.conditions import Reason
-from lorafleet_operator.core.admission import oldest_by_model, refuse_adapter, refuse_source
+from lorafleet_operator.core.admission import oldest_by_model, refuse_adapter
 from lorafleet_operator.core.snapshot import Adapter
+from lorafleet_operator.core.sources import refuse_source, source_of
 from tests.support.fleet import make_adapter, make_meta, make_pool
 
 
@@ -86,6 +88,20 @@ VOLUME = {"pod": {"volumes": [{"name": "models", "persistentVolumeClaim": {"clai
         ("http://assets/a", "team", [{"prefix": "http://assets/", "namespaces": ["team"]}], True),
         ("file:///data/a", "demo", [], False),
         ("file:///data/a", "demo", [{"prefix": "file:///data/"}], True),
+        ("http://assets:bad/a", "demo", [{"prefix": "http://assets/"}], False),
+        ("http://[::1/a", "demo", [{"prefix": "http://assets/"}], False),
+        ("s3://acme/a/", "team", [{"prefix": "s3://acme/"}], True),
+        ("s3://acme-secret/a/", "team", [{"prefix": "s3://acme"}], False),
+        ("s3://acme/a/../b", "team", [{"prefix": "s3://acme/a"}], False),
+        ("hf://acme/support@main", "team", [{"prefix": "hf://acme/"}], True),
+        ("hf://acme/support@main", "team", [{"prefix": "hf://acme/support"}], True),
+        ("hf://acme/support-2@main", "team", [{"prefix": "hf://acme/support"}], False),
+        ("hf://acme/support@a/../b", "team", [{"prefix": "hf://acme/support"}], False),
+        ("oci://reg.test/acme/a:v7", "team", [{"prefix": "oci://reg.test/acme/a"}], True),
+        ("oci://reg.test/acme/a@sha256:0", "team", [{"prefix": "oci://reg.test/acme/a"}], True),
+        ("oci://reg.test/acme/ab:v7", "team", [{"prefix": "oci://reg.test/acme/a"}], False),
+        ("oci://reg.test:5000/acme/a:v7", "team", [{"prefix": "oci://reg.test/acme/"}], False),
+        ("http://assets/a:v7", "team", [{"prefix": "http://assets/a"}], False),
     ],
 )
 def test_sources(uri: str, namespace: str, rules: list[dict[str, object]], allowed: bool) -> None:
@@ -110,3 +126,25 @@ def test_the_base_s_digest(served: str | None, trained_on: str | None, expected:
     base |= {"digest": f"sha256:{served * 64}"} if served else {}
     adapter = make_adapter("a", **({"trainedOn": {"digest": f"sha256:{trained_on * 64}"}} if trained_on else {}))
     assert reason_for(adapter, baseModel=base) == expected
+
+
+KEY = "-----BEGIN PUBLIC KEY-----\nx\n-----END PUBLIC KEY-----\n"
+RULES = [{"prefix": "http://assets/"}, {"prefix": "s3://lab/", "private": True, "namespaces": ["team"]}]
+
+
+def test_an_engine_is_told_what_the_pool_lets_it_do() -> None:
+    s3 = {"endpoint": "https://s3.lab.test", "region": "lab-1"}
+    pool = make_pool(sources={"allow": RULES, "s3": s3}, trust={"signers": [{"publicKey": KEY}]})
+    assert pool.spec is not None
+
+    lab = source_of("s3://lab/a", "team", pool.spec)
+    assert lab.access == SourceAccess(private=True, endpoint="https://s3.lab.test", region="lab-1")
+    assert lab.signers == [KEY]
+    # The rule that opens private networks is another namespace's.
+    assert not source_of("s3://lab/a", "demo", pool.spec).access.private
+    assert source_of("http://assets/a", "team", pool.spec).access == SourceAccess()
+
+
+def test_a_pool_may_require_digests() -> None:
+    assert reason_for(make_adapter("a")) is None
+    assert reason_for(make_adapter("a"), trust={"requireDigest": True}) == Reason.DIGEST_REQUIRED

@@ -61,7 +61,7 @@ def test_what_is_applied_already_is_not_applied_again() -> None:
 def test_an_adapter_is_inspected_then_loaded_then_ready_with_two_writes() -> None:
     snapshot = make_snapshot(adapters=(make_adapter("pirate"),))
     first = plan_pool(snapshot, NOW)
-    assert [each.uri for each in pick(first, Inspect)] == [f"{PREFIX}pirate"]
+    assert [each.fetch.source.uri for each in pick(first, Inspect)] == [f"{PREFIX}pirate"]
     assert word(status_of(first, "pirate"), ConditionType.READY) == ("False", "Inspecting")
     second = plan_pool(carry_out(snapshot, first), NOW)
     [load] = pick(second, Load)

@@ -9,9 +9,17 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from lorafleet_contracts.admin import EngineState, InspectRequest, Problem, ProblemCode, SourceSpec, UsageState
+from lorafleet_contracts.admin import (
+    EngineState,
+    InspectRequest,
+    Problem,
+    ProblemCode,
+    SourceCredentials,
+    SourceSpec,
+    UsageState,
+)
 from lorafleet_kube.api import KubeApi
-from lorafleet_operator.core.actions import Inspect, Load, Unload
+from lorafleet_operator.core.actions import Fetch, Inspect, Load, Unload
 from lorafleet_operator.core.places import Choice
 from lorafleet_operator.core.problems import retry_at
 from lorafleet_operator.core.snapshot import InspectionKey, PoolTokens, VersionOn
@@ -24,8 +32,13 @@ from lorafleet_operator.shell.records import PodRecord
 from tests.support.fleet import digest_of, make_state, make_version
 from tests.support.stub_engine import StubEngine, run_stub_engine
 
+ASSET = Fetch(SourceSpec(uri="http://assets/a"))
 TOKENS = PoolTokens({"serving": ("s",), "state": ("state-token",), "admin": ("admin-token",)})
 ADDRESSES = (f"127.{os.getpid() % 200 + 20}.9.{number}" for number in itertools.count(2))
+
+
+async def no_secrets(secret: tuple[str, str], uri: str) -> SourceCredentials:
+    raise AssertionError(f"nothing here has credentials: {secret}, {uri}")
 
 
 class HeldLease(Lease):
@@ -130,9 +143,9 @@ async def test_an_engine_gone_mad_has_no_state_and_is_followed_on(
     links.follow(pod_at(engine.ip))
     await until(lambda: links.tried("pod-uid"))
     assert links.state("pod-uid") is None
-    calls = PoolCalls(EngineAdmin(session, lease), lambda: None)
+    calls = PoolCalls(EngineAdmin(session, lease), lambda: None, no_secrets)
     key = InspectionKey("u1", 1)
-    calls.start(Inspect(key, "smol-shared-0", "http://assets/a", None), AdminAddress(engine.ip, "admin-token"))
+    calls.start(Inspect(key, "smol-shared-0", ASSET, None), AdminAddress(engine.ip, "admin-token"))
     await until(lambda: calls.memory().inspections[key].problem is not None)
     engine.fault = ""
     await until(lambda: links.state("pod-uid") is not None)
@@ -159,17 +172,17 @@ def test_addresses_of_both_families() -> None:
 def action_for(engine: StubEngine, uri: str = "http://assets/a") -> Load:
     """Load what this source holds."""
     target = VersionOn("smol-shared-0", engine.boot_id, "u1", engine.report(uri).digest)
-    return Load(target, uri, "demo", "a", Choice("smol-shared-0", "Why"))
+    return Load(target, Fetch(SourceSpec(uri=uri)), "demo", "a", Choice("smol-shared-0", "Why"))
 
 
 async def test_calls_are_remembered_as_they_end(
     session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease
 ) -> None:
     done = asyncio.Event()
-    calls = PoolCalls(EngineAdmin(session, lease), done.set)
+    calls = PoolCalls(EngineAdmin(session, lease), done.set, no_secrets)
     address = AdminAddress(engine.ip, "admin-token")
     key = InspectionKey("u1", 1)
-    calls.start(Inspect(key, "smol-shared-0", "http://assets/a", None), address)
+    calls.start(Inspect(key, "smol-shared-0", ASSET, None), address)
     assert calls.memory().inspections[key].pending
     assert calls.memory().inspections[key].replica == "smol-shared-0"
     await until(lambda: not calls.memory().inspections[key].pending)
@@ -194,12 +207,12 @@ async def test_calls_are_remembered_as_they_end(
 async def test_failures_keep_their_problem_and_are_counted(
     session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease
 ) -> None:
-    calls = PoolCalls(EngineAdmin(session, lease), lambda: None)
+    calls = PoolCalls(EngineAdmin(session, lease), lambda: None, no_secrets)
     problem = Problem(title="busy", status=503, code=ProblemCode.LOADER_BUSY)
     engine.refusals["http://assets/a"] = problem
     key = InspectionKey("u1", 1)
     for count in (1, 2):
-        calls.start(Inspect(key, "r", "http://assets/a", None), AdminAddress(engine.ip, "admin-token"))
+        calls.start(Inspect(key, "r", ASSET, None), AdminAddress(engine.ip, "admin-token"))
         await until(lambda: not calls.memory().inspections[key].pending)
         assert (calls.memory().inspections[key].failures, calls.memory().inspections[key].problem) == (count, problem)
     await calls.close()
@@ -210,10 +223,10 @@ async def test_a_clock_that_jumps_neither_delays_nor_hurries_a_retry(
     session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease, jump: float
 ) -> None:
     wall, steady = [50_000.0], [10.0]
-    calls = PoolCalls(EngineAdmin(session, lease), lambda: None, lambda: wall[0], lambda: steady[0])
+    calls = PoolCalls(EngineAdmin(session, lease), lambda: None, no_secrets, lambda: wall[0], lambda: steady[0])
     engine.refusals["http://assets/a"] = Problem(title="busy", status=503, code=ProblemCode.LOADER_BUSY)
     key = InspectionKey("u1", 1)
-    calls.start(Inspect(key, "r", "http://assets/a", None), AdminAddress(engine.ip, "admin-token"))
+    calls.start(Inspect(key, "r", ASSET, None), AdminAddress(engine.ip, "admin-token"))
     await until(lambda: not calls.memory().inspections[key].pending)
     due_in = retry_at(calls.memory().inspections[key]) - wall[0]
     wall[0], steady[0] = wall[0] + jump + 0.25, steady[0] + 0.25
@@ -225,7 +238,7 @@ async def test_a_closed_fence_stops_a_call_before_it_leaves(
     session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease
 ) -> None:
     lease.open = False
-    calls = PoolCalls(EngineAdmin(session, lease), lambda: None)
+    calls = PoolCalls(EngineAdmin(session, lease), lambda: None, no_secrets)
     load = action_for(engine)
     calls.start(load, AdminAddress(engine.ip, "admin-token"))
     await until(lambda: load.target not in calls.memory().loads)
@@ -280,11 +293,11 @@ async def _nobody() -> list[dict[str, object]]:
 async def test_a_replica_without_answers_fails_what_waits_for_it_at_once(
     session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease
 ) -> None:
-    calls = PoolCalls(EngineAdmin(session, lease), lambda: None)
+    calls = PoolCalls(EngineAdmin(session, lease), lambda: None, no_secrets)
     engine.fault = "cut"
     keys = [InspectionKey(f"u{number}", 1) for number in range(20)]
     for key in keys:
-        calls.start(Inspect(key, "smol-shared-0", "http://assets/a", None), AdminAddress(engine.ip, "admin-token"))
+        calls.start(Inspect(key, "smol-shared-0", ASSET, None), AdminAddress(engine.ip, "admin-token"))
     await until(lambda: not any(each.pending for each in calls.memory().inspections.values()))
     memory = calls.memory()
     assert all(each.failures == 1 for each in memory.inspections.values())
@@ -292,7 +305,7 @@ async def test_a_replica_without_answers_fails_what_waits_for_it_at_once(
     assert sum("another call" in each for each in details) == len(keys) - 4, "only four were made"
     assert set(memory.silent) == {"smol-shared-0"}
     engine.fault = ""
-    calls.start(Inspect(keys[0], "smol-shared-0", "http://assets/a", None), AdminAddress(engine.ip, "admin-token"))
+    calls.start(Inspect(keys[0], "smol-shared-0", ASSET, None), AdminAddress(engine.ip, "admin-token"))
     await until(lambda: calls.memory().inspections[keys[0]].report is not None)
     assert calls.memory().silent == {}
     await calls.close()
@@ -303,10 +316,10 @@ async def test_what_is_remembered_keeps_its_age_when_the_clock_is_set(
     session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease, jump: float
 ) -> None:
     now = [1_800_000_000.0, 500.0]
-    calls = PoolCalls(EngineAdmin(session, lease), lambda: None, lambda: now[0], lambda: now[1])
+    calls = PoolCalls(EngineAdmin(session, lease), lambda: None, no_secrets, lambda: now[0], lambda: now[1])
     engine.refusals["http://assets/a"] = Problem(title="no", status=502, code=ProblemCode.SOURCE_UNREACHABLE)
     key = InspectionKey("u1", 1)
-    calls.start(Inspect(key, "smol-shared-0", "http://assets/a", None), AdminAddress(engine.ip, "admin-token"))
+    calls.start(Inspect(key, "smol-shared-0", ASSET, None), AdminAddress(engine.ip, "admin-token"))
     await until(lambda: not calls.memory().inspections[key].pending)
     target = VersionOn("smol-shared-0", engine.boot_id, "u2", digest_of("2"))
     calls.note_surplus([target])

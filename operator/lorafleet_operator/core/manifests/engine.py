@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lorafleet_contracts.admin import LIVE_PATH, READY_PATH
+from lorafleet_contracts.admin import LIVE_PATH, READY_PATH, SourceAccess
 from lorafleet_contracts.names import EnginePort
 from lorafleet_contracts.resources.pool import EngineSpec, LoraPoolSpec
 from lorafleet_operator.core.manifests.identity import labels, object_meta, selector_labels, set_name, tokens_name
 from lorafleet_operator.core.manifests.quantities import parse_bytes
 from lorafleet_operator.core.sets import EngineSet, Merge
 from lorafleet_operator.core.snapshot import EngineDefaults, Meta
+from lorafleet_operator.core.sources import base_access, source_of
 
 USER_ID = 65532
 CACHE_DIR = "/var/cache/lorafleet"
@@ -155,6 +156,7 @@ def _environment(spec: LoraPoolSpec, merged: Merge | None) -> list[dict[str, str
         "LORAFLEET_BASE_ALIASES": ",".join(base.aliases),
         "LORAFLEET_BASE_URI": base.source.uri,
         "LORAFLEET_BASE_DIGEST": base.digest or "",
+        "LORAFLEET_BASE_ACCESS": _told(base_access(spec)),
         "LORAFLEET_DEVICE": resolve_device(engine),
         "LORAFLEET_DTYPE": engine.dtype,
         "LORAFLEET_QUANTIZATION": "" if engine.quantization == "None" else engine.quantization.lower(),
@@ -169,11 +171,17 @@ def _environment(spec: LoraPoolSpec, merged: Merge | None) -> list[dict[str, str
         "LORAFLEET_TOKENS_DIR": TOKENS_DIR,
         "LORAFLEET_DRAIN_SECONDS": str(DRAIN_SECONDS),
         "LORAFLEET_MERGE_ADAPTER": merged.uri if merged else "",
+        "LORAFLEET_MERGE_ACCESS": _told(source_of(merged.uri, merged.namespace, spec).access) if merged else "",
         "LORAFLEET_MERGE_VERSION": merged.version if merged else "",
         "LORAFLEET_MERGE_DISPLAY": f"{merged.namespace}/{merged.name}" if merged else "",
     }
     theirs = {each.name: each.value for each in engine.pod.env}
     return [{"name": name, "value": value} for name, value in {**ours, **theirs}.items() if value or name in theirs]
+
+
+def _told(access: SourceAccess) -> str:
+    """What differs from the defaults, as JSON; nothing where nothing does."""
+    return access.model_dump_json(by_alias=True, exclude_defaults=True) if access != SourceAccess() else ""
 
 
 def _volumes(pool: Meta, spec: LoraPoolSpec) -> list[dict[str, Any]]:
