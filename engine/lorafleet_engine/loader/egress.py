@@ -9,6 +9,7 @@ import socket
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import certifi
 import httpcore
@@ -36,18 +37,19 @@ SocketOption = tuple[int, int, int] | tuple[int, int, bytes | bytearray] | tuple
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Which addresses may be connected to for a source whose own host is `host`.
+    """Which addresses may be connected to for a source whose own server is `host` at `port`.
 
     Public ones always; private ones for a host that only a cluster's name server knows (`assets`, `x.y.svc`) and, with
     `private`, for all; any other only where the source names the address itself, so that its owner has allowed it.
     """
 
     host: str
+    port: int
     private: bool
 
-    def refuse(self, host: str, address: Address) -> str | None:
+    def refuse(self, host: str, port: int, address: Address) -> str | None:
         """Why `address`, which `host` resolves to, may not be connected to, or None."""
-        own = host.lower() == self.host.lower()
+        own = (host.lower(), port) == (self.host.lower(), self.port)
         if own and _literal(host) == address:
             return None
         address = _unwrapped(address)
@@ -80,7 +82,7 @@ class GuardedBackend(httpcore.NetworkBackend):
         """Resolve once, judge every address, connect to one of those. Raises JobError or httpcore.ConnectError."""
         addresses = _resolve(host, port)
         for address in addresses:
-            refusal = self._reach.refuse(host, address)
+            refusal = self._reach.refuse(host, port, address)
             if refusal:
                 raise JobError(ProblemCode.SOURCE_FORBIDDEN, refusal)
         failure: Exception | None = None
@@ -104,6 +106,12 @@ class _GuardedTransport(httpx.HTTPTransport):
         self._pool.close()
         # httpx has no argument for it; tests/engine/loader/test_egress.py fails where this has no effect.
         self._pool = httpcore.ConnectionPool(ssl_context=trusted, network_backend=GuardedBackend(reach))
+
+
+def reach_of(url: str, private: bool) -> Reach:
+    """The reach of a source whose server has this URL; its port and host are legal (sources.py)."""
+    parts = urlsplit(url)
+    return Reach(parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443), private)
 
 
 def open_client(reach: Reach, ca_bundle: str = "") -> httpx.Client:

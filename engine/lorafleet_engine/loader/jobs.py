@@ -1,8 +1,8 @@
 """What the loader does for one job, over its two caches. Called by loader/process.py in worker threads.
 
-The order is always: fetch into a temporary folder -> digest -> signature -> inspect -> admit to the disk tier -> pack to
-the host tier -> keep the packed bytes on the disk tier, after the answer. Nothing unverified ever leaves the temporary
-folder.
+The order is always: fetch into a temporary folder -> digest -> signature -> inspect -> admit to the disk tier -> pack
+to the host tier -> keep the packed bytes on the disk tier, after the answer. Nothing unverified ever leaves the
+temporary folder.
 """
 
 import hashlib

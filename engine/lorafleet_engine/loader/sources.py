@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from lorafleet_contracts.admin import ProblemCode
 from lorafleet_engine.errors import JobError
-from lorafleet_engine.loader.egress import Reach, open_client
+from lorafleet_engine.loader.egress import open_client, reach_of
 from lorafleet_engine.loader.hub_site import PUBLIC as HUB
 from lorafleet_engine.loader.hub_site import HubSite
 from lorafleet_engine.loader.local_folder import LocalFolder
@@ -48,17 +48,16 @@ def open_folder(origin: Origin, volumes_dir: Path, grace: float = GRACE_SECONDS)
         case "file" if not parts.netloc and parts.path.startswith("/"):
             return LocalFolder(Path(unquote(parts.path)), "")
         case "http" | "https" if parts.hostname:
-            client = open_client(Reach(parts.hostname, origin.private), origin.ca_bundle)
+            client = open_client(reach_of(origin.uri, origin.private), origin.ca_bundle)
             return WebFolder(PlainSite(origin.uri, origin.credentials.token), client, grace)
         case "s3" if parts.netloc:
             return _open_s3(origin, grace)
         case "hf" if parts.netloc:
-            hub = urlsplit(origin.endpoint or HUB).hostname or ""
-            client = open_client(Reach(hub, origin.private), origin.ca_bundle)
+            client = open_client(reach_of(origin.endpoint or HUB, origin.private), origin.ca_bundle)
             return WebFolder(HubSite(origin, client), client, grace)
         case "oci" if parts.hostname:
             reference = read_reference(origin.uri)
-            client = open_client(Reach(parts.hostname, origin.private), origin.ca_bundle)
+            client = open_client(reach_of(origin.uri, origin.private), origin.ca_bundle)
             return OciFolder(Registry(reference, client, origin.credentials), client, grace)
     raise JobError(
         ProblemCode.INVALID_REQUEST,
@@ -71,7 +70,7 @@ def _open_s3(origin: Origin, grace: float) -> WebFolder:
     from lorafleet_engine.loader.s3_site import S3Site
 
     site = S3Site(origin)
-    client = open_client(Reach(urlsplit(site.root).hostname or "", origin.private), origin.ca_bundle)
+    client = open_client(reach_of(site.root, origin.private), origin.ca_bundle)
     return WebFolder(site, client, grace)
 
 

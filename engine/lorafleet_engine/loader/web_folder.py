@@ -167,7 +167,7 @@ class WebFolder:
             if urlsplit(target).scheme != "https" and urlsplit(target)[:2] != urlsplit(url)[:2]:
                 raise JobError(ProblemCode.SOURCE_FORBIDDEN, f"the source redirects {name} to an address without TLS")
             if urlsplit(target)[:2] != urlsplit(url)[:2]:
-                headers = {key: value for key, value in headers.items() if key != "authorization"}
+                headers = {key: value for key, value in headers.items() if key.lower() != "authorization"}
             url = target
         raise JobError(ProblemCode.SOURCE_FORBIDDEN, f"the source redirects {name} more than {REDIRECTS} times")
 

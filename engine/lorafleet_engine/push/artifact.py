@@ -1,4 +1,4 @@
-"""Uploads the files of an adapter as one OCI artifact: a layer a file, named by its title. Called by push/command.py."""
+"""Uploads the files of an adapter as one OCI artifact, a layer a file. Called by push/command.py."""
 
 import hashlib
 import json

@@ -1,5 +1,6 @@
-"""`lorafleet push DIR oci://REGISTRY/REPOSITORY[:TAG]`: packs, digests, signs and uploads an adapter's folder, and prints
-the manifest to apply. Reads the registry's login from Docker's configuration; writes nothing on this machine.
+"""`lorafleet push DIR oci://REGISTRY/REPOSITORY[:TAG]`: digests, signs and uploads an adapter, prints its manifest.
+
+Reads the registry's login from Docker's configuration; writes nothing on this machine.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import httpx
 from lorafleet_contracts.digest import IncompleteFolderError, adapter_files, canonical_digest, file_digest
 from lorafleet_contracts.names import API_VERSION
 from lorafleet_engine.errors import JobError
-from lorafleet_engine.loader.egress import Reach, open_client
+from lorafleet_engine.loader.egress import open_client, reach_of
 from lorafleet_engine.loader.origin import Credentials
 from lorafleet_engine.loader.registry import Reference, Registry, read_reference
 from lorafleet_engine.loader.signatures import SIGNATURE
@@ -100,6 +101,5 @@ def docker_login(host: str, config: Path) -> Credentials:
 def _push(reference: Reference, files: dict[str, Blob], ca_bundle: str) -> str:
     config = Path(os.environ.get("DOCKER_CONFIG", Path.home() / ".docker")) / "config.json"
     login = docker_login(reference.host, config)
-    host = urlsplit(f"//{reference.host}").hostname or ""
-    with closing(open_client(Reach(host, private=True), ca_bundle)) as client:
+    with closing(open_client(reach_of(f"https://{reference.host}", private=True), ca_bundle)) as client:
         return upload(files, Registry(reference, client, login, "pull,push"), client)

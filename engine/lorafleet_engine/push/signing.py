@@ -22,7 +22,7 @@ from lorafleet_engine.loader.signatures import (
 
 
 def sign(files: Mapping[str, str], model: str, key: bytes, password: bytes | None) -> bytes:
-    """The bundle over name -> SHA-256 (hex) by a private key in PEM. Raises ValueError for a key that cannot be used."""
+    """The bundle over name -> SHA-256 (hex) by a private key in PEM. Raises ValueError for an unusable key."""
     private = _load(key, password)
     payload = json.dumps(_statement(files, model)).encode()
     public = private.public_key()
@@ -69,7 +69,5 @@ def _load(key: bytes, password: bytes | None) -> ec.EllipticCurvePrivateKey:
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ValueError("the key is no private key in PEM, or the password is wrong") from error
     if not isinstance(private, ec.EllipticCurvePrivateKey):
-        raise ValueError(
-            "the key is no elliptic-curve key: `openssl ecparam -name prime256v1 -genkey -noout` makes one"
-        )
+        raise ValueError("the key is no elliptic-curve key: make one by `openssl ecparam -name prime256v1 -genkey`")
     return private

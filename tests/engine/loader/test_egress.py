@@ -17,7 +17,7 @@ PUBLIC, PRIVATE = "93.184.215.14", "10.0.0.7"
 
 
 def refusal(own: str, host: str, address: str, private: bool = False) -> str | None:
-    return Reach(own, private).refuse(host, ipaddress.ip_address(address))
+    return Reach(own, 443, private).refuse(host, 443, ipaddress.ip_address(address))
 
 
 @pytest.mark.parametrize("address", [PUBLIC, "2606:2800:21f:cb07:6820:80da:af6b:8b2c"])
@@ -73,6 +73,8 @@ def test_no_rule_for_a_name_opens_these(address: str, host: str) -> None:
 def test_an_address_that_is_named_itself_is_reached(host: str, address: str) -> None:
     assert refusal(host, host, address) is None
     assert refusal("models.example.com", host, address) is not None
+    # Another port of the same machine is another server.
+    assert Reach(host, 443, False).refuse(host, 6443, ipaddress.ip_address(address)) is not None
 
 
 @pytest.mark.parametrize("host", ["2130706433", "0x7f.1", "127.1"])
@@ -88,7 +90,7 @@ def listener() -> Iterator[socket.socket]:
 
 
 def test_the_client_judges_the_address_before_it_connects(listener: socket.socket) -> None:
-    with closing(open_client(Reach("localhost", True))) as client, pytest.raises(JobError) as caught:
+    with closing(open_client(Reach("localhost", 80, True))) as client, pytest.raises(JobError) as caught:
         client.get(f"http://localhost:{listener.getsockname()[1]}/")
 
     assert caught.value.code == ProblemCode.SOURCE_FORBIDDEN
@@ -117,7 +119,7 @@ def test_a_name_is_resolved_once_and_its_judged_address_is_connected_to(monkeypa
     names = Rebinding()
     monkeypatch.setattr(socket, "getaddrinfo", names)
     monkeypatch.setattr(socket, "create_connection", connect)
-    backend = GuardedBackend(Reach("models.example.com", False))
+    backend = GuardedBackend(Reach("models.example.com", 80, False))
 
     with pytest.raises(httpcore.ConnectError):
         backend.connect_tcp("models.example.com", 80)
@@ -134,18 +136,18 @@ def test_one_bad_address_among_good_ones_spoils_a_name(monkeypatch: pytest.Monke
         lambda host, port, **_: [(socket.AF_INET, 1, 6, "", (each, port)) for each in (PUBLIC, "169.254.169.254")],
     )
     with pytest.raises(JobError, match="metadata"):
-        GuardedBackend(Reach("models.example.com", False)).connect_tcp("models.example.com", 80)
+        GuardedBackend(Reach("models.example.com", 80, False)).connect_tcp("models.example.com", 80)
 
 
 def test_a_bundle_without_certificates_is_refused() -> None:
     with pytest.raises(JobError, match="caBundle") as caught:
-        open_client(Reach("h", False), "no pem")
+        open_client(Reach("h", 443, False), "no pem")
     assert caught.value.code == ProblemCode.INVALID_REQUEST
 
 
 def test_no_proxy_of_the_environment_is_heeded(monkeypatch: pytest.MonkeyPatch, listener: socket.socket) -> None:
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{listener.getsockname()[1]}")
-    with closing(open_client(Reach("127.0.0.1", False))) as client, pytest.raises(httpx.ConnectError):
+    with closing(open_client(Reach("127.0.0.1", 1, False))) as client, pytest.raises(httpx.ConnectError):
         client.get("http://127.0.0.1:1/")
     with pytest.raises(BlockingIOError):
         listener.accept()
