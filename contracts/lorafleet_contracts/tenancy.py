@@ -21,6 +21,7 @@ class TenantClaim:
     created: int | str
     limits: TenantLimits
     isolation: Isolation
+    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,20 @@ def refuse_tenants(tenancy: Tenancy, claims: Iterable[TenantClaim]) -> dict[Key,
         if claim.isolation not in tenancy.isolation:
             refused[claim.key] = f"isolation {claim.isolation} is not among tenancy.isolation"
             continue
+        weight = granted.get((claim.key[0], "weight"), 0) + claim.weight
+        if tenancy.max_weight is not None and weight > tenancy.max_weight:
+            refused[claim.key] = (
+                f"the weights of namespace {claim.key[0]} would be {weight} in sum, above tenancy.maxWeight "
+                f"{tenancy.max_weight}"
+            )
+            continue
         asked = _asked(claim.limits)
         why = [_above_limit(tenancy, claim.key[0], name, number, granted) for name, number in asked.items()]
         found = next((each for each in why if each), None)
         if found:
             refused[claim.key] = found
             continue
+        granted[claim.key[0], "weight"] = weight
         for name, number in asked.items():
             granted[claim.key[0], name] = granted.get((claim.key[0], name), 0) + (number or 0)
     return refused

@@ -134,13 +134,14 @@ class BlobRef:
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Answer `prompt_ids` with a resident version, or with the base (`adapter` None)."""
+    """Answer `prompt_ids` with a resident version, or with the base (`adapter` None), for a tenant of this weight."""
 
     request_id: str
     adapter: VersionKey | None
     prompt_ids: tuple[int, ...]
     params: SamplingParams
     tenant: str = ""
+    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)

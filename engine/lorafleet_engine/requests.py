@@ -76,6 +76,7 @@ class RequestRules:
             min(params.max_tokens, room),
             frozenset(stops),
             tenant=request.tenant,
+            weight=request.weight,
         )
         seed = params.seed if params.seed is not None else secrets.randbits(63)
         return LiveRequest(request, sequence, seed, now)

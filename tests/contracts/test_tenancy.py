@@ -50,6 +50,13 @@ def test_a_capped_limit_must_be_set_and_its_burst_counts() -> None:
     }
 
 
+def test_weights_are_summed() -> None:
+    claims = [TenantClaim(("acme", f"t{number}"), number, TenantLimits(), "Shared", 2) for number in range(3)]
+    assert refuse_tenants(Tenancy(max_weight=5), claims) == {
+        ("acme", "t2"): "the weights of namespace acme would be 6 in sum, above tenancy.maxWeight 5"
+    }
+
+
 def test_isolation_is_the_pools_to_allow() -> None:
     found = refuse_tenants(Tenancy(isolation=["Shared"]), [tenant("a", 1, "Dedicated"), tenant("b", 2)])
     assert found == {("acme", "a"): "isolation Dedicated is not among tenancy.isolation"}

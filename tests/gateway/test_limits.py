@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from itertools import count
 
 import aiohttp
 import openai
@@ -12,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from lorafleet_contracts.admin import UsageState
+from lorafleet_gateway.shell.limits.shared_store import PLACE_SECONDS
 from lorafleet_kube.paths import NAMESPACES
 from tests.gateway.doubles.engine import EngineDouble, Mood, run_engine
 from tests.gateway.doubles.http2 import connect_http2
@@ -38,6 +40,7 @@ LIMITS = {
     "narrow": {"concurrentRequests": 2},
     "stingy": {"requestsPerSecond": 1},
     "greedy": {"requestsPerSecond": 1, "burst": 1_000},
+    "steady": {"requestsPerSecond": 20, "burst": 20},
 }
 TENANCY = {"maxLimits": {"burst": 100}}
 OPEN_REQUESTS = "lorafleet_gateway_limited_open_requests"
@@ -53,7 +56,7 @@ def fill_limited(stack: Stack) -> None:
     for namespace, limits in LIMITS.items():
         stack.kubernetes.put(NAMESPACES, {"metadata": {"name": namespace}})
         pool = {"poolRef": {"name": "capped", "namespace": "serving"}} if namespace == "greedy" else {}
-        put_tenant(stack, namespace, base=True, limits=limits, **pool)
+        put_tenant(stack, namespace, base=True, limits=limits, weight=3, **pool)
 
 
 @dataclass
@@ -161,6 +164,7 @@ async def test_places_come_back_with_the_answer_and_when_a_client_leaves(three: 
         assert (await held[1]).status == 200
     await until(lambda: counts(stack, 0))
     assert await admits(stack, "narrow")
+    assert engine.arrivals[-1].headers["x-lorafleet-weight"] == "3"
 
 
 async def test_a_request_that_gets_no_engine_gives_its_place_back(three: Three) -> None:
@@ -216,3 +220,43 @@ async def test_without_the_store_the_installations_choice_applies_and_shows(thre
     three.server.start(timeout=30)
     await until(lambda: counts(three.open, 1, STORE_UP))
     await until(lambda: admits(three.closed, "narrow"))
+
+
+async def admitted_per_second(stacks: list[Stack], seconds: float) -> float:
+    """What these instances let in of one tenant that offers three times its 20 a second, less its burst."""
+    loop, admitted, asking = asyncio.get_running_loop(), 0, set[asyncio.Task[bool]]()
+    started = loop.time()
+    for number in count():
+        now = loop.time()
+        if now - started >= seconds:
+            break
+        asking.add(asyncio.create_task(admits(stacks[number % len(stacks)], "steady")))
+        await asyncio.sleep(max(started + (number + 1) / 60 - now, 0))
+        done = {each for each in asking if each.done()}
+        admitted, asking = admitted + sum(each.result() for each in done), asking - done
+    admitted += sum(await asyncio.gather(*asking))
+    return (admitted - 20) / (loop.time() - started)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+async def test_a_limit_of_20_admits_20_a_second_in_one_instance_and_in_two(three: Three) -> None:
+    for stacks in ([three.alone], [three.open, three.closed]):
+        assert 19 <= await admitted_per_second(stacks, 60) <= 21
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+async def test_an_instance_that_dies_in_the_middle_of_streams_leaves_no_places_taken(three: Three) -> None:
+    three.engine.gate.clear()
+    key, dying = make_key("narrow", "t"), three.closed
+    headers = {"authorization": f"Bearer {key}"}
+    async with aiohttp.ClientSession(headers=headers) as client:
+        streams = [await client.post(dying.url + PATH, json={**CHAT, "stream": True}) for _ in range(2)]
+        assert await ask(three.open, "narrow") == (429, "concurrency")
+        dying.stop_all()
+        for stream in streams:
+            with pytest.raises(aiohttp.ClientError):
+                await stream.read()
+    assert await ask(three.open, "narrow") == (429, "concurrency")  # nobody has said that they are over
+    await until(lambda: admits(three.open, "narrow"), 2 * PLACE_SECONDS)

@@ -57,12 +57,16 @@ class TenantLimits(Resource):
 
 
 class TenantSpec(Resource):
-    """The desired tenant. `isolation: Dedicated` asks for a set of replicas of its own, whatever its load."""
+    """The desired tenant. `isolation: Dedicated` asks for a set of replicas of its own, whatever its load.
+
+    `weight` is its share of an engine's steps while tenants compete: twice the weight, twice the tokens.
+    """
 
     pool_ref: Annotated[PoolRef, Field(json_schema_extra=IMMUTABLE_POOL)]
     adapters: TenantAdapters = TenantAdapters()
     api_keys: Annotated[list[ApiKey], Field(max_length=64, json_schema_extra=map_list("id"))] = []
     limits: Annotated[TenantLimits, Field(json_schema_extra=BurstRule)] = TenantLimits()
+    weight: Annotated[int, Field(ge=1, le=1000)] = 1
     isolation: Isolation = "Shared"
 
 

@@ -33,7 +33,10 @@ class Tenant:
 
 
 class Tenants:
-    """All tenants with live sequences. `weights` are 1 unless given; a step computes at most `step_tokens`."""
+    """All tenants with live sequences; a step computes at most `step_tokens`.
+
+    `weights` stand for tenants whose sequences bring none.
+    """
 
     def __init__(self, weights: Mapping[str, float], step_tokens: int) -> None:
         if min(weights.values(), default=1) <= 0:
@@ -67,11 +70,11 @@ class Tenants:
         return any(tenant.counter > limit for tenant in self._tenants.values())
 
     def arrive(self, sequence: Sequence) -> None:
-        """Count a new sequence as live and queue it."""
-        tenant = self._tenants.get(sequence.tenant)
+        """Count a new sequence as live and queue it; its tenant has the newest one's weight from now on."""
+        tenant, price = self._tenants.get(sequence.tenant), 1 / self._weights.get(sequence.tenant, sequence.weight)
         if tenant is None:
-            price = 1 / self._weights.get(sequence.tenant, 1)
             tenant = self._tenants[sequence.tenant] = Tenant(sequence.tenant, price)
+        tenant.price = price
         tenant.live += 1
         self.enqueue(sequence)
 

@@ -25,6 +25,7 @@ class Sequence:
     stops: frozenset[int] = frozenset()
     adapter: Resident | None = None
     tenant: str = ""
+    weight: float = 1
     prompt_length: int = field(init=False)
     end: int = field(init=False)
     arrival: int = -1

@@ -35,6 +35,7 @@ class AnswerPlan:
     choices: tuple[ChoicePlan, ...]
     stops: tuple[str, ...]
     prompt_tokens: int
+    weight: int = 1
 
 
 class Answer:
@@ -71,7 +72,9 @@ class Answer:
         clock = _TokenClock(self._engine.metrics)
         try:
             for index, choice in enumerate(self._plan.choices):
-                request = Generate("", self._plan.adapter, choice.prompt, choice.params, self._plan.tenant)
+                request = Generate(
+                    "", self._plan.adapter, choice.prompt, choice.params, self._plan.tenant, self._plan.weight
+                )
                 running[index] = self._engine.loop.generate(request, partial(inbox.put, index))
             while running:
                 for index, news in _merged(await inbox.take()):

@@ -23,7 +23,7 @@ async def plan_chat(request: ChatRequest, target: Target, tools: TextTools) -> A
         ChoicePlan(prompt, sampling_params(request, most, index, request.wanted_logprobs, tools))
         for index in range(request.n or 1)
     )
-    return AnswerPlan(target.adapter, target.tenant, choices, request.stops, len(prompt))
+    return AnswerPlan(target.adapter, target.tenant, choices, request.stops, len(prompt), target.weight)
 
 
 class ChatShape:

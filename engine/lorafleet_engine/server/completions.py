@@ -29,7 +29,7 @@ async def plan_completion(request: CompletionRequest, target: Target, tools: Tex
         prompt_tokens += len(prompt)
         for copy in range(copies):
             choices.append(ChoicePlan(prompt, sampling_params(request, most, copy, request.logprobs, tools)))
-    return AnswerPlan(target.adapter, target.tenant, tuple(choices), request.stops, prompt_tokens)
+    return AnswerPlan(target.adapter, target.tenant, tuple(choices), request.stops, prompt_tokens, target.weight)
 
 
 class CompletionShape:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from starlette.datastructures import Headers
 
-from lorafleet_contracts.names import BASE_MODEL, HEADER_GATEWAY, HEADER_MODEL, HEADER_TENANT
+from lorafleet_contracts.names import BASE_MODEL, HEADER_GATEWAY, HEADER_MODEL, HEADER_TENANT, HEADER_WEIGHT
 from lorafleet_engine.server.engine import Engine
 from lorafleet_engine.server.openai_errors import invalid, unavailable
 from lorafleet_engine.server.usage import UsageKey
@@ -17,6 +17,7 @@ class Target:
 
     version: Version | None
     tenant: str
+    weight: int
     gateway: str
     window: int
     vocabulary: int
@@ -59,8 +60,15 @@ def find_target(headers: Headers, engine: Engine) -> Target:
     return Target(
         version=version,
         tenant=headers.get(HEADER_TENANT, "")[:256],
+        weight=read_weight(headers.get(HEADER_WEIGHT, "1")),
         gateway=headers.get(HEADER_GATEWAY, "")[:256],
         window=engine.loop.ready.max_model_len,
         vocabulary=engine.loop.ready.vocab_size,
         base_digest=engine.base_digest,
     )
+
+
+def read_weight(text: str) -> int:
+    """What is no weight counts as the usual one: only the gateway sends it, and a request need not fail for it."""
+    weight = int(text) if len(text) <= 4 and text.isascii() and text.isdigit() else 0
+    return weight or 1

@@ -70,6 +70,7 @@ class Tenant:
     set: str | None = None
     limits: Limits | None = None
     claim: TenantClaim | None = None
+    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)

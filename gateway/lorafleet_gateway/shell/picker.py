@@ -16,7 +16,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as ext_proc_grpc
 
 from lorafleet_contracts.admin import PortName
-from lorafleet_contracts.names import HEADER_GATEWAY, HEADER_MODEL, HEADER_REQUEST_ID, HEADER_TENANT
+from lorafleet_contracts.names import HEADER_GATEWAY, HEADER_MODEL, HEADER_REQUEST_ID, HEADER_TENANT, HEADER_WEIGHT
 from lorafleet_gateway.core.auth import authenticate
 from lorafleet_gateway.core.envoy_clusters import cluster_name
 from lorafleet_gateway.core.envoy_names import HEADER_CLUSTER
@@ -185,6 +185,8 @@ class Picker(ext_proc_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # 
             HEADER_GATEWAY: self._desk.instance,
             HEADER_CLUSTER: cluster_name(route.set.pool),
         }
+        if tenant.weight != 1:
+            headers[HEADER_WEIGHT] = str(tenant.weight)
         counted = tenant.limits is not None and tenant.limits.counted_to_the_end
         return Answer("picked", build_pick([each.serving for each in route.replicas], headers, counted))
 

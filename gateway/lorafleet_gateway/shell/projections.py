@@ -57,6 +57,7 @@ def read_tenant(found: Object) -> Tenant:
     selector = adapters.get("selector")
     promotion = found.get("status", {}).get("promotion", {})
     limits = TenantLimits.model_validate(_known(found["spec"].get("limits", {}), TenantLimits))
+    weight = found["spec"].get("weight", 1)
     created = int(_seconds(found["metadata"]["creationTimestamp"]))
     return Tenant(
         key=_key(found),
@@ -67,7 +68,8 @@ def read_tenant(found: Object) -> Tenant:
         keys=tuple((each["id"], _stored_key(each)) for each in found["spec"].get("apiKeys", ())),
         set=promotion.get("set") if promotion.get("stage") in ROUTED_STAGES else None,
         limits=read_limits(limits),
-        claim=TenantClaim(_key(found), created, limits, found["spec"].get("isolation", "Shared")),
+        claim=TenantClaim(_key(found), created, limits, found["spec"].get("isolation", "Shared"), weight),
+        weight=weight,
     )
 
 

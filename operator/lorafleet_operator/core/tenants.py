@@ -49,7 +49,7 @@ def refuse_excessive_tenants(snapshot: PoolSnapshot, spec: LoraPoolSpec) -> dict
         if not each.meta.deleting and is_admitted(each, pool, spec, snapshot.namespaces)
     }
     claims = [
-        TenantClaim(key, each.meta.created, each.spec.limits, each.spec.isolation)
+        TenantClaim(key, each.meta.created, each.spec.limits, each.spec.isolation, each.spec.weight)
         for key, each in asking.items()
         if each.spec is not None
     ]

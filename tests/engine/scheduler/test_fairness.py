@@ -237,6 +237,15 @@ def test_prompt_tokens_go_to_whoever_had_least(budget: int, asked: list[tuple[in
                 assert level[lucky] <= level[short] + lucky.price + short.price * len(tenants)
 
 
+def test_a_tenant_has_the_weight_that_its_newest_request_brings() -> None:
+    tenants = Tenants({}, 10)
+    first, second = Sequence("r1", [1], 1, tenant="a", weight=4), Sequence("r2", [1], 1, tenant="a", weight=2)
+    tenants.arrive(first)
+    assert tenants.of(first).price == 0.25
+    tenants.arrive(second)
+    assert tenants.of(first).price == 0.5
+
+
 def test_weights_are_positive() -> None:
     with pytest.raises(ValueError, match="positive"):
         Tenants({"a": 0}, 10)
