@@ -1,16 +1,16 @@
 """Objects below a prefix of an S3 bucket (`s3://bucket/prefix/`). Opened by loader/sources.py.
 
-botocore signs the requests; it does not send them, because only loader/egress.py may connect anywhere.
+minio's client signs the requests; it does not send them, because only loader/egress.py may connect anywhere.
 """
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from urllib.parse import quote, urlsplit
 
 import httpx
-from botocore.auth import S3SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials as AwsCredentials
+from minio.credentials import Credentials as Keys
+from minio.signer import sign_v4_s3
 
 from lorafleet_contracts.admin import ProblemCode
 from lorafleet_engine.errors import JobError
@@ -47,10 +47,9 @@ class S3Site:
             self.root = f"https://{bucket}.s3.{self._region}.amazonaws.com"
         self._prefix = quote(parts.path.strip("/"), safe="/-_.~")
         found = origin.credentials
-        self._signer = None
+        self._keys = None
         if found.access_key_id:
-            keys = AwsCredentials(found.access_key_id, found.secret_access_key, found.session_token or None)
-            self._signer = S3SigV4Auth(keys, "s3", self._region)
+            self._keys = Keys(found.access_key_id, found.secret_access_key, found.session_token or None)
 
     def url(self, name: str) -> str | None:
         """See Site."""
@@ -58,12 +57,26 @@ class S3Site:
 
     def headers(self, method: str, url: str) -> Mapping[str, str]:
         """See Site."""
-        if self._signer is None:
+        if self._keys is None:
             return {}
-        request = AWSRequest(method, url, headers={"x-amz-content-sha256": UNSIGNED})
-        request.context["payload_signing_enabled"] = False
-        self._signer.add_auth(request)
-        return {key: str(value) for key, value in request.headers.items()}
+        address, now = httpx.URL(url), datetime.now(UTC)
+        headers: dict[str, str | list[str] | tuple[str]] = {
+            "host": address.netloc.decode(),
+            "x-amz-content-sha256": UNSIGNED,
+            "x-amz-date": now.strftime("%Y%m%dT%H%M%SZ"),
+        }
+        if self._keys.session_token:
+            headers["x-amz-security-token"] = self._keys.session_token
+        signed = sign_v4_s3(
+            method=method,
+            url=urlsplit(str(address)),
+            region=self._region,
+            headers=headers,
+            credentials=self._keys,
+            content_sha256=UNSIGNED,
+            date=now,
+        )
+        return {key: str(value) for key, value in signed.items()}
 
     def is_absent(self, status: int, *, read_before: bool) -> bool:
         """See Site. A key that may only read gets 403 for what does not exist; once it has read a file, it may read."""

@@ -66,7 +66,7 @@ def open_folder(origin: Origin, volumes_dir: Path, grace: float = GRACE_SECONDS)
 
 
 def _open_s3(origin: Origin, grace: float) -> WebFolder:
-    # Late: botocore takes longer to import than most adapters to load.
+    # Late: minio takes longer to import than most adapters to load.
     from lorafleet_engine.loader.s3_site import S3Site
 
     site = S3Site(origin)

@@ -36,7 +36,7 @@ def test_a_request_is_signed_with_the_key_and_its_session_and_shows_no_secret() 
     headers = site.headers("GET", site.url("f") or "")
     assert "/eu-west-1/s3/aws4_request" in headers["Authorization"]
     assert headers["Authorization"].startswith("AWS4-HMAC-SHA256 Credential=id/")
-    assert headers["X-Amz-Security-Token"] == "session"
+    assert headers["x-amz-security-token"] == "session"
     assert "the-secret" not in str(headers)
     assert S3Site(Origin("s3://acme/a")).headers("GET", "https://x/") == {}
 

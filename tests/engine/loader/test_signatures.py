@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from model_signing import hashing, signing, verifying
 
 from lorafleet_contracts.admin import ProblemCode
 from lorafleet_contracts.capacity import PROJECTIONS
@@ -123,9 +124,6 @@ def test_keys_of_other_kinds_are_the_pool_s_fault(folder: Path, keys: Keys) -> N
 
 
 def test_openssf_s_own_tool_agrees_both_ways(folder: Path, keys: Keys, tmp_path: Path) -> None:
-    signing = pytest.importorskip("model_signing").signing
-    from model_signing import hashing, verifying
-
     private, public = tmp_path / "private.pem", tmp_path / "public.pem"
     private.write_bytes(keys[0])
     public.write_text(keys[1])

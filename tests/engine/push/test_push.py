@@ -1,5 +1,6 @@
 """`lorafleet push` into a real registry, and what engines make of it; signatures against OpenSSF's own tool."""
 
+import argparse
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from e2e.cluster.machine import install_packages
 from lorafleet_contracts.admin import ProblemCode
-from lorafleet_contracts.cli import main
 from lorafleet_contracts.digest import adapter_files, folder_digest
 from lorafleet_engine.errors import JobError
 from lorafleet_engine.loader.fetching import fetch_adapter
@@ -20,8 +20,18 @@ from lorafleet_engine.loader.origin import Credentials, Origin
 from lorafleet_engine.loader.registry import Registry, read_reference
 from lorafleet_engine.loader.signatures import SIGNATURE, check_signature
 from lorafleet_engine.loader.sources import open_folder
+from lorafleet_engine.push.command import register
 from tests.support.authority import Authority, make_authority
 from tests.support.source_servers import PASSWORD, USER, docker_config, run_registry
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command as `lorafleet` does."""
+    parser = argparse.ArgumentParser()
+    register(parser.add_subparsers())
+    parsed = parser.parse_args(arguments)
+    return int(parsed.run(parsed))
+
 
 LOGIN = Credentials(username=USER, password=PASSWORD)
 
@@ -43,7 +53,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def registry(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    install_packages(("docker-registry", "openssl"))
+    install_packages(("docker-registry",))
     with run_registry(tmp_path_factory.mktemp("registry"), authority) as host:
         yield host
 
