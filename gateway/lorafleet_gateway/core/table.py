@@ -5,15 +5,17 @@ Own adapters win over shared ones, then the oldest wins; the base's name and ali
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from lorafleet_contracts.names import BASE_MODEL, MERGED_PREFIX, SHARED_SET, is_dedicated
+from lorafleet_contracts.resources.tenancy import Tenancy
 from lorafleet_contracts.selectors import admits, matches
 from lorafleet_contracts.tenancy import TenantClaim, refuse_tenants
 from lorafleet_gateway.core.records import Adapter, Model, ObjectKey, Pool, Replica, Slice, Tenant
 from lorafleet_gateway.core.rejections import model_not_found
 
 Labels = Mapping[str, str]
+NO_CAPS: Final = Tenancy()
 K = TypeVar("K", bound=Hashable)
 
 
@@ -147,9 +149,9 @@ def _find_excess(records: Records) -> dict[ObjectKey, str]:
     claims: dict[ObjectKey, list[TenantClaim]] = {}
     for tenant in records.tenants.values():
         pool, namespace = records.pools.get(tenant.pool), tenant.key[0]
-        admitted = pool is not None and admits(
-            pool.allowed, pool.key[0], namespace, records.namespaces.get(namespace, {})
-        )
+        if pool is None or pool.tenancy == NO_CAPS:
+            continue
+        admitted = admits(pool.allowed, pool.key[0], namespace, records.namespaces.get(namespace, {}))
         if admitted and tenant.claim is not None:
             claims.setdefault(tenant.pool, []).append(tenant.claim)
     return {

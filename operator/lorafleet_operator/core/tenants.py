@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from lorafleet_contracts.conditions import ConditionType, Reason
 from lorafleet_contracts.resources.pool import LoraPoolSpec
+from lorafleet_contracts.resources.tenancy import Tenancy
 from lorafleet_contracts.resources.tenant import TenantSpec, TenantStatus
 from lorafleet_contracts.selectors import admits, matches
 from lorafleet_contracts.tenancy import TenantClaim, refuse_tenants
@@ -42,6 +43,8 @@ def is_admitted(tenant: Tenant, pool: Meta, spec: LoraPoolSpec, namespaces: Labe
 
 def refuse_excessive_tenants(snapshot: PoolSnapshot, spec: LoraPoolSpec) -> dict[str, Refusal]:
     """Uids of the tenants that ask for more than the pool leaves for their namespace, and why."""
+    if spec.tenancy == Tenancy():
+        return {}
     pool = snapshot.pool.meta
     asking = {
         (each.meta.namespace, each.meta.name): each

@@ -72,13 +72,9 @@ class Limiter:
         self._ended: dict[str, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._up = True
-        self._show()
-
-    @property
-    def usage_of(self) -> str:
+        self.usage_of = ""
         """The instance whose usage engines should tell: none while no tenant's tokens are limited."""
-        limits = (each.limits for each in self._tenants.values())
-        return self._gateway if any(each is not None and each.tokens is not None for each in limits) else ""
+        self._show()
 
     @property
     def open_requests(self) -> int:
@@ -88,6 +84,8 @@ class Limiter:
     def use(self, tenants: Mapping[ObjectKey, Tenant]) -> None:
         """These are the tenants from now on."""
         self._tenants = tenants
+        limits = (each.limits for each in tenants.values())
+        self.usage_of = self._gateway if any(each is not None and each.tokens is not None for each in limits) else ""
 
     async def admit(self, tenant: Tenant, call: Call, window: int) -> None:
         """Let a request in; one whose end matters must be ended. Raises Rejection (429; 503 without the store)."""
