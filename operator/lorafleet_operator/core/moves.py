@@ -4,12 +4,13 @@ Called by placement.py when all that must be is placed. Only versions on one rep
 out by who picks among them.
 """
 
-from lorafleet_operator.core.tally import Draft, Tally
+from lorafleet_operator.core.tally import CROWDING, Draft, Tally
 
-LEAST_GAIN = 0.0005
-"""What a move must gain at least (sum over replicas of squared load, in even shares, and of squared excess bytes)..."""
+LEAST_GAIN = 0.001
+"""What a move must gain at least (sum over replicas of squared load, in even shares, and of what CROWDING says)..."""
 PRICE = 0.5
-"""...besides this share of what the version's own load contributes, which is never known exactly."""
+"""...besides this share of what the version's own load contributes, which is never known exactly, and the more of its
+bytes the less sure it is whether they are on the GPU (none where all fit)."""
 SOURCES = 2
 """Replicas looked at, of those with most load and of those with most excess."""
 
@@ -28,7 +29,7 @@ def rebalance(tally: Tally, moves: int, reason: str) -> int:
 
 
 def _best(tally: Tally) -> tuple[float, str, Draft, int] | None:
-    excess = [max(used / max(each.budget, 1) - 1, 0.0) for used, each in zip(tally.used, tally.bins, strict=True)]
+    excess = [max(needs / max(each.budget, 1) - 1, 0.0) for needs, each in zip(tally.needs, tally.bins, strict=True)]
     order = range(len(tally.bins))
     sources = {*sorted(order, key=lambda index: (-excess[index], index))[:SOURCES]} if any(excess) else set()
     if tally.pull:
@@ -54,10 +55,11 @@ def _gain(draft: Draft, tally: Tally) -> tuple[float, int]:
     """The most that a move of this version gains beyond its price, and where it goes."""
     [source], share, size = draft.chosen, draft.share, draft.item.bytes
     tally.load[source] -= share
-    tally.used[source] -= size
-    limit = tally.burden(draft, source) - LEAST_GAIN - PRICE * tally.pull * share**2
+    tally.needs[source] -= draft.need
+    doubt = draft.need * (size - draft.need) / max(tally.bins[source].budget, 1) ** 2
+    limit = tally.burden(draft, source) - LEAST_GAIN - PRICE * tally.pull * share**2 - CROWDING * doubt
     tally.load[source] += share
-    tally.used[source] += size
+    tally.needs[source] += draft.need
     best, where = 0.0, source
     for index, each in enumerate(tally.bins):
         if index == source or tally.pins[index] + size > each.budget or each.name in draft.item.avoid:

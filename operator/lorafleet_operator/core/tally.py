@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 from lorafleet_operator.core.places import HOT, REDUNDANCY, STAYS, Bin, Item, Policy
 
-HOT_SHARE = 0.5
+HOT_SHARE = 0.7
 """A version is hot that has this much of an even share of the load of all replicas..."""
 HOT_RATE = 0.1
 """...and so many requests a second; it stays hot down to half of both."""
 EARNED = frozenset({HOT, REDUNDANCY, STAYS})
 """Reasons of copies that a load was worth (a status does not show them all: of the others nothing is known)."""
-COPY_SHARE = 0.5
+COPY_SHARE = 1.0
 """A hot version has so many replicas that none gets more than this of an even share of its load..."""
 COPY_RATE = 0.5
 """...as long as each gets so many requests a second."""
@@ -23,14 +23,19 @@ RATE = 1.0
 """With fewer requests a second in all, evening out the load is worth nothing."""
 PRIOR = 0.1
 """Share of all load that is assumed to be spread evenly over the versions, as the next minutes may differ."""
+CROWDING = 0.5
+"""What the square of the bytes that are needed beyond a budget (in budgets) counts beside that of a load."""
+HALVINGS, UNEVEN = 16, 1000.0
+"""Steps of the search for the use at which a version is on a GPU half of the time, and how wide it begins."""
 
 
 @dataclass(slots=True, eq=False)
 class Draft:
     """One item on its way to places. It must be on `must` replicas, should be on `wish`, and keeps `keep` at most.
 
-    `share` is its load in even shares, `weight` how hard it is to place; `chosen` are the indices of its replicas and
-    `reasons` why each; `safe` copies outlive the losses that the policy speaks of; `firm` ones come first on the GPU.
+    `share` is its load in even shares, `weight` how hard it is to place, `need` the bytes of a GPU that it takes in the
+    mean; `chosen` are the indices of its replicas and `reasons` why each; `safe` copies outlive the losses that the
+    policy speaks of; `firm` ones come first on the GPU.
     """
 
     item: Item
@@ -41,6 +46,7 @@ class Draft:
     keep: int
     safe: int
     firm: bool
+    need: float = 0.0
     chosen: list[int] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 
@@ -48,8 +54,8 @@ class Draft:
 class Tally:
     """All bins of one set and the drafts of all items.
 
-    `used` are bytes of what was chosen, `others` of what else is there, `room` is what is left (below 0: not all of it
-    can be on the GPU at once).
+    `needs` are the bytes that what was chosen takes in the mean, `others` are bytes of what else is there, `room` is
+    what is left (below 0: not all of it can be on the GPU at once).
     """
 
     def __init__(self, bins: Sequence[Bin], items: Sequence[Item], policy: Policy) -> None:
@@ -59,7 +65,7 @@ class Tally:
         self.domains = [each.domain or each.name for each in bins]
         self.load = [0.0] * count
         self.others = [each.others for each in bins]
-        self.used = [0] * count
+        self.needs = [0.0] * count
         self.room = [each.budget - each.others for each in bins]
         self.pins = [0] * count
         self.known = sum(each.load for each in items)
@@ -73,6 +79,9 @@ class Tally:
         self.fill = [size * unit for size, unit in zip(self.others, self.unit, strict=True)]
         scale = count / total if total else 0.0
         self.drafts = [self._draft(each, policy, (each.load + prior) / even, each.bytes * scale) for each in items]
+        least = _mostly_on(self.drafts, budget) if self.pull else 0.0
+        for draft in self.drafts:
+            draft.need = draft.item.bytes * (1.0 if draft.item.pinned else _presence(draft, least))
 
     def _draft(self, item: Item, policy: Policy, share: float, size: float) -> Draft:
         bins = len(self.bins)
@@ -109,7 +118,7 @@ class Tally:
         draft.reasons.append(reason)
         self.load[index] += draft.share / len(chosen)
         size = draft.item.bytes
-        self.used[index] += size
+        self.needs[index] += draft.need
         self.room[index] -= size
         self.fill[index] += size * self.unit[index]
         if draft.item.pinned:
@@ -131,7 +140,7 @@ class Tally:
         [source] = draft.chosen
         size = draft.item.bytes
         self.load[source] -= draft.share
-        self.used[source] -= size
+        self.needs[source] -= draft.need
         self.others[source] += size
         self.fill[source] -= size * self.unit[source]
         if draft.item.pinned:
@@ -188,9 +197,36 @@ class Tally:
 
     def burden(self, draft: Draft, index: int) -> float:
         """What a copy adds to what moves are to lessen: squares of load and of the bytes beyond a budget, summed up."""
-        room, used, share = max(self.bins[index].budget, 1), self.used[index], draft.share / (len(draft.chosen) or 1)
-        full, more = max(used / room - 1, 0.0), max((used + draft.item.bytes) / room - 1, 0.0)
-        return self.pull * share * (2 * self.load[index] + share) + more * more - full * full
+        room, needs, share = max(self.bins[index].budget, 1), self.needs[index], draft.share / (len(draft.chosen) or 1)
+        full, more = max(needs / room - 1, 0.0), max((needs + draft.need) / room - 1, 0.0)
+        return self.pull * share * (2 * self.load[index] + share) + CROWDING * (more * more - full * full)
+
+
+def _mostly_on(drafts: Sequence[Draft], budget: int) -> float:
+    """The use for each byte at which a version is on a GPU half of the time, so that all of them fill the GPUs; 0 where
+    all fit at once."""
+    if sum(draft.item.bytes for draft in drafts) <= budget:
+        return 0.0
+    uses = [_use(draft) for draft in drafts]
+    low, high = min(uses) / UNEVEN, max(uses) * UNEVEN
+    for _ in range(HALVINGS):
+        middle = math.sqrt(low * high)
+        taken = sum(
+            draft.item.bytes * use * use / (use * use + middle * middle)
+            for draft, use in zip(drafts, uses, strict=True)
+        )
+        low, high = (middle, high) if taken > budget else (low, middle)
+    return high
+
+
+def _presence(draft: Draft, least: float) -> float:
+    """The part of the time that a version is on a GPU which the most used for each byte share."""
+    use = _use(draft)
+    return use * use / (use * use + least * least) if least else 1.0
+
+
+def _use(draft: Draft) -> float:
+    return draft.share / max(draft.item.bytes, 1)
 
 
 def _copies(rate: float, portion: float, safe: int) -> int:

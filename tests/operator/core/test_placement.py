@@ -65,7 +65,7 @@ def test_a_hot_version_gets_copies_by_its_share_of_the_load_one_move_at_a_time()
     hot, cold = item("hot", load=9.0), item("cold", load=1.0)
     room = bins(100, 100, 100, 100)
     _, placement = settle([hot, cold], room, Policy(moves=1))
-    assert len(placement.placed["hot"].choices) == 4, "3.6 even shares, half of one each, and no more replicas"
+    assert len(placement.placed["hot"].choices) == 4, "3.6 even shares, one each"
     assert sorted(why(placement.placed["hot"])) == ["Hot", "Hot", "LeastLoaded", "Redundancy"]
     second = place(carry_out([hot, cold], place([hot, cold], room, Policy())), room, Policy(moves=1))
     assert second.moves == 1
@@ -85,11 +85,11 @@ def test_without_moves_no_copy_is_made() -> None:
 
 
 def test_a_version_that_cools_down_keeps_its_copies_down_to_half_of_what_gave_them() -> None:
-    hot, rest = item("hot", load=3.0), [item(f"a{number}", load=1.0) for number in range(7)]
+    hot, rest = item("hot", load=6.0), [item(f"a{number}", load=1.0) for number in range(4)]
     items, placement = settle([hot, *rest], bins(100, 100, 100, 100), Policy(moves=1))
     copies = len(placement.placed["hot"].choices)
     assert copies == 3
-    cooler = [replace(each, load=2.0) if each.key == "hot" else each for each in items]
+    cooler = [replace(each, load=2.5) if each.key == "hot" else each for each in items]
     assert len(place(cooler, bins(100, 100, 100, 100), Policy(moves=1)).placed["hot"].choices) == copies
     cold = [replace(each, load=0.01) if each.key == "hot" else each for each in items]
     assert len(place(cold, bins(100, 100, 100, 100), Policy(moves=1)).placed["hot"].choices) == 1
@@ -210,6 +210,18 @@ def test_bytes_that_do_not_fit_are_moved_to_where_they_do() -> None:
     _, placement = settle(crowd, bins(100, 100), Policy(moves=1))
     assert sorted(where(each)[0] for each in placement.placed.values()) == ["r0", "r0", "r1", "r1"]
     assert all(choice.tier is Tier.GPU for each in placement.placed.values() for choice in each.choices)
+
+
+def test_where_not_all_fit_what_is_used_goes_to_where_little_is_used() -> None:
+    def held(key: str, name: str, size: int, load: float) -> Item:
+        return item(key, size, load=load, holders=frozenset({name}), asked={name: Tier.HOST}, reasons={name: "Spread"})
+
+    rest = [held(f"rare{number}", "r0", 10, 0.001) for number in range(18)] + [held("busy", "r0", 10, 8.0)]
+    used = [held(f"used{number:02d}", "r1", 10, 0.4) for number in range(19)]
+    _, placement = settle([*rest, *used], bins(100, 100), Policy(redundancy=0, moves=1))
+    moved = {key for key, each in placement.placed.items() if why(each) == ["Balance"]}
+    assert moved, "loads and bytes are even, what is used is not"
+    assert all(each.startswith("used") for each in moved)
 
 
 def test_pins_that_do_not_fit_together_are_parted() -> None:
