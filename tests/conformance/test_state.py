@@ -102,6 +102,10 @@ def test_usage_is_counted_by_tenant_adapter_and_gateway(client: Client, adapters
     assert after[0] - before[0] == 1
     assert after[1] - before[1] == usage["prompt_tokens"]
     assert after[2] - before[2] == usage["completion_tokens"]
+    assert client.state(usage="nobody")["usage"] == []
+    told = client.state(usage="gateway-0")
+    assert {each["gateway"] for each in told["usage"]} == {"gateway-0"}
+    assert client.state(usage="gateway-0", since=told["seq"], boot=told["bootId"])["usage"] == []  # nothing new
 
 
 def test_a_client_that_leaves_is_cancelled_within_a_second(client: Client) -> None:

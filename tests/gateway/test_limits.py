@@ -30,9 +30,10 @@ from tests.gateway.doubles.stack import (
 )
 from tests.gateway.doubles.store import ValkeyServer, run_store, store_url
 
-pytestmark = [pytest.mark.envoy, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.envoy, pytest.mark.timeout(400), pytest.mark.asyncio(loop_scope="module")]
 
 CHAT = {"model": "smollm2", "messages": [{"role": "user", "content": "hi"}]}
+PATIENCE = 60.0
 PATH = "/v1/chat/completions"
 LIMITS = {
     "fast": {"requestsPerSecond": 1, "burst": 30},
@@ -88,7 +89,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Thr
             }.items()
         ]
         for stack in stacks:
-            await until(lambda stack=stack: stack.knows(1), 60)  # type: ignore[misc]
+            await until(lambda stack=stack: stack.knows(1), PATIENCE)  # type: ignore[misc]
         yield Three(engine, server, *stacks)
 
 
@@ -149,20 +150,20 @@ async def test_places_come_back_with_the_answer_and_when_a_client_leaves(three: 
     engine.gate.clear()
     async with aiohttp.ClientSession(headers={"authorization": f"Bearer {make_key('narrow', 't')}"}) as client:
         held = [asyncio.create_task(client.post(stack.url + PATH, json=CHAT)) for _ in range(2)]
-        await until(lambda: counts(stack, 2))
+        await until(lambda: counts(stack, 2), PATIENCE)
         assert await ask(stack, "narrow") == (429, "concurrency")
         held[0].cancel()
         with suppress(asyncio.CancelledError):
             await held[0]
-        await until(lambda: counts(stack, 1))
+        await until(lambda: counts(stack, 1), PATIENCE)
         async with connect_http2(stack.settings.listen_port) as other:
             stream = other.post(PATH, {"authorization": f"Bearer {make_key('narrow', 't')}"}, CHAT)
-            await until(lambda: counts(stack, 2))
+            await until(lambda: counts(stack, 2), PATIENCE)
             other.reset(stream)
-            await until(lambda: counts(stack, 1))
+            await until(lambda: counts(stack, 1), PATIENCE)
         engine.gate.set()
         assert (await held[1]).status == 200
-    await until(lambda: counts(stack, 0))
+    await until(lambda: counts(stack, 0), PATIENCE)
     assert await admits(stack, "narrow")
     assert engine.arrivals[-1].headers["x-lorafleet-weight"] == "3"
 
@@ -171,13 +172,13 @@ async def test_a_request_that_gets_no_engine_gives_its_place_back(three: Three) 
     three.engine.mood = Mood.LACK_VERSION
     for _ in range(3):
         assert (await ask(three.alone, "narrow"))[0] == 503
-        await until(lambda: counts(three.alone, 0))
+        await until(lambda: counts(three.alone, 0), PATIENCE)
 
 
 async def test_what_engines_count_is_charged(three: Three) -> None:
     stack, engine = three.alone, three.engine
     assert await admits(stack, "hourly")  # with an estimate that fills the budget, and comes back at the end
-    await until(lambda: counts(stack, 0))
+    await until(lambda: counts(stack, 0), PATIENCE)
     row = UsageState(tenant="hourly/t", adapter="base", gateway="gateway-1")
     engine.show({}, usage=[row])
     used = row.model_copy(update={"requests": 1, "prompt_tokens": 9_000, "completion_tokens": 91_000})
@@ -187,7 +188,7 @@ async def test_what_engines_count_is_charged(three: Three) -> None:
         reply = await stack.post(make_key("hourly", "t"), CHAT)
         return reply.status == 429 and int(reply.headers["retry-after"]) > 90_000
 
-    await until(refused_for_long, 60)
+    await until(refused_for_long, PATIENCE)
     assert await admits(stack, "acme")
 
 
@@ -201,11 +202,11 @@ async def test_instances_with_one_store_share_one_limit(three: Three) -> None:
     three.engine.gate.clear()
     held = [asyncio.create_task(ask(stack, "narrow")) for stack in (three.open, three.closed)]
     for stack in (three.open, three.closed):
-        await until(lambda stack=stack: counts(stack, 1))  # type: ignore[misc]
+        await until(lambda stack=stack: counts(stack, 1), PATIENCE)  # type: ignore[misc]
     assert await ask(three.open, "narrow") == await ask(three.closed, "narrow") == (429, "concurrency")
     three.engine.gate.set()
     assert await asyncio.gather(*held) == [(200, "")] * 2
-    await until(lambda: admits(three.closed, "narrow"))
+    await until(lambda: admits(three.closed, "narrow"), PATIENCE)
 
 
 async def test_without_the_store_the_installations_choice_applies_and_shows(three: Three) -> None:
@@ -218,8 +219,8 @@ async def test_without_the_store_the_installations_choice_applies_and_shows(thre
     assert (reply.status, reply.body["error"]["code"]) == (503, "limits_unavailable")
     assert await admits(three.closed, "acme")  # has no limits
     three.server.start(timeout=30)
-    await until(lambda: counts(three.open, 1, STORE_UP))
-    await until(lambda: admits(three.closed, "narrow"))
+    await until(lambda: counts(three.open, 1, STORE_UP), PATIENCE)
+    await until(lambda: admits(three.closed, "narrow"), PATIENCE)
 
 
 async def admitted_per_second(stacks: list[Stack], seconds: float) -> float:
@@ -239,14 +240,12 @@ async def admitted_per_second(stacks: list[Stack], seconds: float) -> float:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 async def test_a_limit_of_20_admits_20_a_second_in_one_instance_and_in_two(three: Three) -> None:
     for stacks in ([three.alone], [three.open, three.closed]):
         assert 19 <= await admitted_per_second(stacks, 60) <= 21
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 async def test_an_instance_that_dies_in_the_middle_of_streams_leaves_no_places_taken(three: Three) -> None:
     three.engine.gate.clear()
     key, dying = make_key("narrow", "t"), three.closed
