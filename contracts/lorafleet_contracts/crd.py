@@ -60,6 +60,9 @@ def _condition(kind: str, field: str) -> str:
     return f'.status.conditions[?(@.type=="{kind}")].{field}'
 
 
+UNSEEN: Schema = {"observedGeneration": -1}
+"""The status of an object that the operator has not looked at: kstatus would call one without a status done."""
+
 READY = Column("Ready", _condition("Ready", "status"))
 REASON = Column("Reason", _condition("Ready", "reason"))
 MESSAGE = Column("Message", _condition("Ready", "message"), wide=True)
@@ -181,7 +184,7 @@ def _root(kind: Kind) -> Schema:
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": structural(kind.spec),
-            "status": structural(kind.status),
+            "status": {**structural(kind.status), "default": UNSEEN},
         },
     }
 

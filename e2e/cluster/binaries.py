@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.cluster.commands import require_tool, run, step
-from e2e.cluster.paths import Cache
+from e2e.cluster.paths import REPOSITORY, Cache
 
 KUBERNETES_VERSION = "v1.36.3"
 _MODULE = Path(__file__).resolve().parent
@@ -23,11 +23,15 @@ _VERSION_PACKAGE = "k8s.io/component-base/version"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One Go program: its file name, its package, and a version when it lies outside the module beside this file."""
+    """One Go program: its file name, its package, and a version when it lies outside the module beside this file.
+
+    `module` is the folder of a module of our own that has it instead.
+    """
 
     name: str
     package: str
     version: str = ""
+    module: Path = _MODULE
 
 
 PROGRAMS = {
@@ -44,9 +48,10 @@ PROGRAMS = {
         Program("helm", "helm.sh/helm/v4/cmd/helm", "v4.3.1"),
         Program("kube-router", "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router", "v2.1.0"),
         Program("metrics-server", "sigs.k8s.io/metrics-server/cmd/metrics-server", "v0.9.0"),
+        Program("kstatus", ".", module=REPOSITORY / "tests" / "gitops" / "kstatus"),
     )
 }
-APART = ("metrics-server",)
+APART = ("metrics-server", "kstatus")
 """Not every cluster needs it: it is built when it is asked for."""
 NEEDED = tuple(name for name in PROGRAMS if name not in APART)
 """What every cluster is made of."""
@@ -56,15 +61,20 @@ APISERVER_PROGRAMS = ("etcd", "kube-apiserver")
 def locate(cache: Cache, name: str) -> Path:
     """Where the program `name` lies in the cache once it is built."""
     program = PROGRAMS[name]
-    key = f"{name}-{program.version}" if program.version else f"kubernetes-{KUBERNETES_VERSION}-{module_digest()}"
+    if program.version:
+        key = f"{name}-{program.version}"
+    elif program.module == _MODULE:
+        key = f"kubernetes-{KUBERNETES_VERSION}-{module_digest()}"
+    else:
+        key = f"{name}-{module_digest(program.module)}"
     return cache.binaries / key / name
 
 
-def module_digest() -> str:
-    """Twelve hexadecimal digits that change whenever the pinned module does."""
+def module_digest(module: Path = _MODULE) -> str:
+    """Twelve hexadecimal digits that change whenever the pinned module, or our own code in it, does."""
     digest = hashlib.sha256()
-    for name in ("go.mod", "go.sum"):
-        digest.update((_MODULE / name).read_bytes())
+    for path in (module / "go.mod", module / "go.sum", *sorted(module.glob("*.go"))):
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 
@@ -110,7 +120,7 @@ def _build_in_module(program: Program, scratch: Path, env: Mapping[str, str]) ->
     built = scratch / program.name
     run(
         ["nice", "go", "build", "-buildvcs=false", "-ldflags", flags, "-o", built, program.package],
-        cwd=_MODULE,
+        cwd=program.module,
         env=env,
     )
     return built

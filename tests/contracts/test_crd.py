@@ -41,6 +41,14 @@ def test_every_spec_list_map_and_string_is_bounded(kind: object) -> None:
                 assert "maxProperties" in schema, schema
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_every_list_says_how_server_side_apply_merges_it(kind: object) -> None:
+    """Lists without it are owned whole by whoever applied last, which nobody chose."""
+    root = definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]  # type: ignore[arg-type]
+    silent = [each for each in walk(root) if each["type"] == "array" and "x-kubernetes-list-type" not in each]
+    assert not silent
+
+
 def test_defaults_of_the_schema_are_those_of_the_model() -> None:
     schema = structural(LoraPoolSpec)
     assert schema["properties"]["replicas"]["default"] == {

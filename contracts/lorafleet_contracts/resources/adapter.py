@@ -6,6 +6,7 @@ from pydantic import Field
 
 from lorafleet_contracts.conditions import Condition
 from lorafleet_contracts.resources.schema import (
+    ATOMIC,
     IMMUTABLE_POOL,
     Digest,
     LabelSelector,
@@ -109,11 +110,13 @@ class LoraAdapterStatus(Resource):
     rank_class: int | None = None
     set: SetName | None = None
     bytes: int | None = None
-    target_modules: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=16)] = []
+    target_modules: Annotated[
+        list[Annotated[str, Field(max_length=64)]], Field(max_length=16, json_schema_extra=ATOMIC)
+    ] = []
     digest: Digest | None = None
     verified_digest: Digest | None = None
     verified_generation: int | None = None
     replicas: ReplicaCounts | None = None
-    placements: Annotated[list[Placement], Field(max_length=8)] = []
+    placements: Annotated[list[Placement], Field(max_length=8, json_schema_extra=ATOMIC)] = []
     versions: Annotated[list[VersionStatus], Field(max_length=8, json_schema_extra=map_list("digest"))] = []
     popularity: PopularityStatus | None = None

@@ -6,7 +6,9 @@ from pydantic import Field
 
 from lorafleet_contracts.conditions import Condition
 from lorafleet_contracts.resources.schema import (
+    ATOMIC,
     PRESERVED,
+    SET,
     Digest,
     Duration,
     LabelMap,
@@ -22,6 +24,17 @@ from lorafleet_contracts.resources.schema import (
 from lorafleet_contracts.resources.tenancy import Tenancy
 
 Preserved = Annotated[dict[str, Any], Field(json_schema_extra=PRESERVED)]
+Volume = Annotated[
+    dict[str, Any],
+    Field(
+        json_schema_extra={
+            **PRESERVED,
+            "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 63}},
+            "required": ["name"],
+        }
+    ),
+]
+"""A volume as Kubernetes has it; its name is the key by which lists of them are merged."""
 Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 SetKind = Literal["Shared", "RankClass", "Private", "Merged"]
 """Why a set of replicas is there: always, for a rank class, for a tenant, for a tenant's one adapter."""
@@ -71,7 +84,7 @@ class BaseModelSpec(Resource):
     """
 
     name: Annotated[ModelName, Field(json_schema_extra=Immutable)]
-    aliases: Annotated[list[ModelName], Field(max_length=16)] = []
+    aliases: Annotated[list[ModelName], Field(max_length=16, json_schema_extra=SET)] = []
     source: Annotated[BaseModelSource, Field(json_schema_extra=Immutable)]
     digest: Digest | None = None
     weights: Quantity | None = None
@@ -112,13 +125,15 @@ class EnginePod(Resource):
     """Typed overrides of the engine pods."""
 
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    image_pull_secrets: Annotated[list[LocalObjectReference], Field(max_length=8)] = []
+    image_pull_secrets: Annotated[
+        list[LocalObjectReference], Field(max_length=8, json_schema_extra=map_list("name"))
+    ] = []
     resources: ResourceRequirements = ResourceRequirements()
     node_selector: LabelMap = {}
-    tolerations: Annotated[list[Preserved], Field(max_length=16)] = []
+    tolerations: Annotated[list[Preserved], Field(max_length=16, json_schema_extra=ATOMIC)] = []
     affinity: Preserved | None = None
     runtime_class_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
-    volumes: Annotated[list[Preserved], Field(max_length=16)] = []
+    volumes: Annotated[list[Volume], Field(max_length=16, json_schema_extra=map_list("name"))] = []
     env: Annotated[list[EnvVar], Field(max_length=32, json_schema_extra=map_list("name"))] = []
 
 
@@ -177,7 +192,7 @@ class SourceRule(Resource):
     """
 
     prefix: SourceUri
-    namespaces: Annotated[list[NamespaceName], Field(max_length=64)] = []
+    namespaces: Annotated[list[NamespaceName], Field(max_length=64, json_schema_extra=SET)] = []
     private: bool = False
 
 
@@ -201,7 +216,7 @@ class Sources(Resource):
     `caBundle`: PEM certificates that are trusted beside the public ones; `s3.caBundle` is used for S3 in its place.
     """
 
-    allow: Annotated[list[SourceRule], Field(max_length=64)] = []
+    allow: Annotated[list[SourceRule], Field(max_length=64, json_schema_extra=map_list("prefix"))] = []
     ca_bundle: CaBundle | None = None
     s3: S3Server = S3Server()
     hf: HubServer | None = None
@@ -219,7 +234,7 @@ class Trust(Resource):
     """
 
     require_digest: bool = False
-    signers: Annotated[list[Signer], Field(max_length=16)] = []
+    signers: Annotated[list[Signer], Field(max_length=16, json_schema_extra=map_list("publicKey"))] = []
 
 
 class RankClasses(Resource):
@@ -231,7 +246,7 @@ class RankClasses(Resource):
 
     ceilings: Annotated[
         list[Annotated[int, Field(ge=1, le=4096)]],
-        Field(max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        Field(max_length=8, json_schema_extra=SET),
     ] = []
     split: Literal["Auto", "Never"] = "Auto"
     split_after: Duration = "5m"
@@ -264,7 +279,7 @@ class DedicatedPod(Resource):
 
     resources: ResourceRequirements | None = None
     node_selector: LabelMap | None = None
-    tolerations: Annotated[list[Preserved], Field(max_length=16)] | None = None
+    tolerations: Annotated[list[Preserved], Field(max_length=16, json_schema_extra=ATOMIC)] | None = None
     affinity: Preserved | None = None
     runtime_class_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
 
@@ -286,9 +301,15 @@ class LoraPoolSpec(Resource):
     slo: ServiceLevel = ServiceLevel()
     promotion: Annotated[Promotion, Field(json_schema_extra=HysteresisRule)] = Promotion()
     dedicated: DedicatedSets = DedicatedSets()
-    target_modules: Annotated[
-        list[Projection], Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"})
-    ] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    target_modules: Annotated[list[Projection], Field(min_length=1, max_length=7, json_schema_extra=SET)] = [
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    ]
     allowed_namespaces: Annotated[AllowedNamespaces, Field(json_schema_extra=SelectorRule)] = AllowedNamespaces()
     sources: Sources = Sources()
     tenancy: Tenancy = Tenancy()
@@ -362,8 +383,8 @@ class RankClassesStatus(Resource):
     `message` has the numbers of the last change of either.
     """
 
-    split: Annotated[list[int], Field(max_length=8)] = []
-    wanted: Annotated[list[int], Field(max_length=8)] = []
+    split: Annotated[list[int], Field(max_length=8, json_schema_extra=ATOMIC)] = []
+    wanted: Annotated[list[int], Field(max_length=8, json_schema_extra=ATOMIC)] = []
     reason: Annotated[str, Field(min_length=1, max_length=64)]
     message: Annotated[str, Field(max_length=1024)] = ""
     since: Annotated[str, Field(json_schema_extra={"format": "date-time"})]

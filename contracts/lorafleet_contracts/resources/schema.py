@@ -33,6 +33,11 @@ def map_list(*keys: str) -> dict[str, Any]:
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 
+SET: dict[str, Any] = {"x-kubernetes-list-type": "set"}
+"""Marks a list whose entries are merged by value: each manager owns those that it applied."""
+ATOMIC: dict[str, Any] = {"x-kubernetes-list-type": "atomic"}
+"""Marks a list that one manager owns whole, as Kubernetes has it for tolerations and for a selector's requirements."""
+
 IMMUTABLE_POOL = rules(("self == oldSelf", "poolRef is immutable: delete the object and create it anew"))
 PRESERVED: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 
@@ -59,11 +64,11 @@ class LabelSelectorRequirement(Resource):
 
     key: Annotated[str, Field(min_length=1, max_length=317)]
     operator: Annotated[str, Field(pattern=r"^(In|NotIn|Exists|DoesNotExist)$", max_length=16)]
-    values: Annotated[list[Annotated[str, Field(max_length=63)]], Field(max_length=64)] = []
+    values: Annotated[list[Annotated[str, Field(max_length=63)]], Field(max_length=64, json_schema_extra=ATOMIC)] = []
 
 
 class LabelSelector(Resource):
     """A Kubernetes label selector; an empty one selects everything."""
 
     match_labels: LabelMap = {}
-    match_expressions: Annotated[list[LabelSelectorRequirement], Field(max_length=16)] = []
+    match_expressions: Annotated[list[LabelSelectorRequirement], Field(max_length=16, json_schema_extra=ATOMIC)] = []

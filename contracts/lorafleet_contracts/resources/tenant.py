@@ -8,6 +8,7 @@ from lorafleet_contracts.conditions import Condition
 from lorafleet_contracts.resources.schema import (
     DNS_LABEL_PATTERN,
     IMMUTABLE_POOL,
+    SET,
     LabelSelector,
     PoolRef,
     Resource,
@@ -26,9 +27,7 @@ class TenantAdapters(Resource):
     """What the tenant may call: adapters of its own namespace by selector or name, shared ones as namespace/name."""
 
     selector: LabelSelector | None = None
-    names: Annotated[
-        list[AdapterName], Field(max_length=1024, json_schema_extra={"x-kubernetes-list-type": "set"})
-    ] = []
+    names: Annotated[list[AdapterName], Field(max_length=1024, json_schema_extra=SET)] = []
     base: bool = False
 
 

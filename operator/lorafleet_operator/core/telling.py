@@ -26,7 +26,7 @@ def tell_popularity(
     stale = [
         (shown, each)
         for each in snapshot.adapters
-        if not each.meta.deleting and each.meta.uid not in written and each.status.observed_generation is not None
+        if not each.meta.deleting and each.meta.uid not in written and each.status.conditions
         if (shown := shown_popularity(each, snapshot)) != each.status.popularity
     ]
     if not stale:
