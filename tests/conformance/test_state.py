@@ -133,6 +133,10 @@ def test_metrics(client: Client, adapters: list[LoadedAdapter]) -> None:
 
     line = f'lorafleet_adapter_requests_total{{adapter="team/{adapters[0].uid}",code="200",tenant="team/acme"}}'
     assert line in text
+    who = f'adapter="team/{adapters[0].uid}",tenant="team/acme"'
+    assert f'\nlorafleet_adapter_lookups_total{{{who},tier="gpu"}}' in text
+    for name in ("lorafleet_adapter_ttft_seconds", "lorafleet_adapter_request_seconds"):
+        assert f"\n{name}_count{{{who}}}" in text
     for name in ("lorafleet_ttft_seconds_count", "lorafleet_itl_seconds_count", "lorafleet_packing_waste_bytes"):
         assert f"\n{name} " in text
     for tier in ("gpu", "host", "disk"):

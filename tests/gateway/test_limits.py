@@ -127,7 +127,7 @@ async def test_a_refusal_is_what_clients_of_openai_expect(three: Three) -> None:
         "param": None,
         "code": "rate_limit_exceeded",
     }
-    throttled = 'lorafleet_gateway_throttled_total{limit="requests",namespace="stingy",tenant="t"}'
+    throttled = 'lorafleet_gateway_throttled_total{limit="requests",tenant="stingy/t"}'
     assert await stack.metric(throttled) == sum(each.status == 429 for each in replies)
     client = openai.AsyncOpenAI(base_url=stack.url + "/v1", api_key=make_key("stingy", "t"), max_retries=0)
     with pytest.raises(openai.RateLimitError):

@@ -254,9 +254,15 @@ class RankClasses(Resource):
 
 
 class ServiceLevel(Resource):
-    """What the pool aims at. `itl`: 99 % of the pauses between two tokens of an answer are no longer."""
+    """What the pool aims at. `itl`: 99 % of the pauses between two tokens of an answer are no longer.
 
+    `ttft`: 95 % of the first tokens come within it; `coldLoad`: 95 % of the waits of requests for an adapter that is
+    not on the GPU. These two are shown and alerted on; no decision rests on them.
+    """
+
+    ttft: Duration = "500ms"
     itl: Duration = "30ms"
+    cold_load: Duration = "500ms"
 
 
 class Promotion(Resource):

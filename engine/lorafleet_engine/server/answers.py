@@ -13,7 +13,7 @@ from lorafleet_engine.messages import Generate, Rejected, SamplingParams, Tokens
 from lorafleet_engine.server.choices import Choice, Piece
 from lorafleet_engine.server.engine import Engine
 from lorafleet_engine.server.loop_client import News
-from lorafleet_engine.server.metrics import Metrics
+from lorafleet_engine.server.metrics import Metrics, RequestWatch
 from lorafleet_engine.server.openai_errors import OpenAIError, rejected, unavailable
 from lorafleet_engine.server.tokenizer import BaseTokenizer
 
@@ -41,8 +41,9 @@ class AnswerPlan:
 class Answer:
     """One running answer; `completion_tokens` is complete once the iteration has ended."""
 
-    def __init__(self, engine: Engine, plan: AnswerPlan, tokenizer: BaseTokenizer) -> None:
+    def __init__(self, engine: Engine, plan: AnswerPlan, tokenizer: BaseTokenizer, watch: RequestWatch) -> None:
         self._engine = engine
+        self._watch = watch
         self._plan = plan
         self._choices = [
             Choice(index, tokenizer, plan.stops, choice.params.logprobs is not None)
@@ -82,6 +83,7 @@ class Answer:
                         continue
                     piece = self._take(index, news)
                     clock.note(index, news)
+                    self._watch.note_piece()
                     if piece.finish_reason is not None:
                         self._engine.loop.cancel(running.pop(index))
                     yield piece

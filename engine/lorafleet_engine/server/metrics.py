@@ -1,23 +1,29 @@
 """What /metrics shows. Written by the serving code and versions.py, scraped through state.py; decides nothing.
 
-Labels are display names, capped: once a metric's label sets are used up, new ones go to "other" for the process's life
-(moving a series would break rate()).
+Labels are display names, capped: once a metric's label sets are used up, new ones go to "other" (SeriesCap). Histograms
+by adapter and tenant have few buckets and a smaller cap, those of the whole engine many.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from time import perf_counter
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from lorafleet_contracts.admin import Tier
+from lorafleet_contracts.series import SeriesCap
 from lorafleet_engine.messages import LoopState
 from lorafleet_engine.server.histogram import LightHistogram
 
-MAX_SERIES = 1000
-OTHER = "other"
+MAX_PAIRS = 1000
+"""(adapter, tenant) pairs with counters of their own."""
+MAX_TIMED_PAIRS = 200
+"""Those with histograms of their own."""
 LATENCY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+FIRST = (0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+WHOLE = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 STEP = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0)
 
 
@@ -29,33 +35,44 @@ class LoaderFigures:
     tier_bytes: Mapping[Tier, int]
 
 
-class LabelCap:
-    """Lets the first MAX_SERIES (adapter, tenant) pairs through and folds the others."""
-
-    def __init__(self, limit: int = MAX_SERIES) -> None:
-        self._limit = limit
-        self._seen: set[tuple[str, str]] = set()
-
-    def fold(self, adapter: str, tenant: str) -> tuple[str, str]:
-        """The labels to use."""
-        if (adapter, tenant) not in self._seen:
-            if len(self._seen) >= self._limit:
-                return OTHER, OTHER
-            self._seen.add((adapter, tenant))
-        return adapter, tenant
-
-
 class Metrics:
     """All series of one engine, in a registry of its own."""
 
     def __init__(self) -> None:
-        registry = self._registry = CollectorRegistry()
-        self._cap = LabelCap()
+        registry = self.registry = CollectorRegistry()
+        self._cap, self._timed = SeriesCap(MAX_PAIRS), SeriesCap(MAX_TIMED_PAIRS)
         who = ("adapter", "tenant")
         self._requests = Counter(
             "lorafleet_adapter_requests_total", "Requests by HTTP status", (*who, "code"), registry=registry
         )
         self._tokens = Counter("lorafleet_tokens_total", "Tokens by kind", (*who, "kind"), registry=registry)
+        self._lookups = Counter(
+            "lorafleet_adapter_lookups_total",
+            "Requests by where their adapter was when they came: gpu (warm), host, disk or source",
+            (*who, "tier"),
+            registry=registry,
+        )
+        self._cold = Histogram(
+            "lorafleet_cold_load_seconds",
+            "How long a request waited for its adapter to come onto the device, by where that was",
+            ("start_tier",),
+            registry=registry,
+            buckets=LATENCY,
+        )
+        self._first = Histogram(
+            "lorafleet_adapter_ttft_seconds",
+            "From a request's arrival to its first token, cold load included",
+            who,
+            registry=registry,
+            buckets=FIRST,
+        )
+        self._whole = Histogram(
+            "lorafleet_adapter_request_seconds",
+            "From a request's arrival to the end of its answer, of those answered with 200",
+            who,
+            registry=registry,
+            buckets=WHOLE,
+        )
         self._ttft = Histogram("lorafleet_ttft_seconds", "Time to the first token", registry=registry, buckets=LATENCY)
         self._itl = LightHistogram("lorafleet_itl_seconds", "Time between pieces of an answer", STEP)
         registry.register(self._itl)
@@ -102,9 +119,27 @@ class Metrics:
             registry=registry,
         )
 
-    def count_request(self, adapter: str, tenant: str, code: int) -> None:
+    def watch(self, adapter: str, tenant: str) -> "RequestWatch":
+        """Time a request that has just arrived."""
+        return RequestWatch(self, adapter, tenant)
+
+    def count_request(self, adapter: str, tenant: str, code: int, seconds: float) -> None:
         """One ended request."""
         self._requests.labels(*self._cap.fold(adapter, tenant), str(code)).inc()
+        if code == HTTPStatus.OK:
+            self._whole.labels(*self._timed.fold(adapter, tenant)).observe(seconds)
+
+    def observe_adapter_first(self, adapter: str, tenant: str, seconds: float) -> None:
+        """The first token of a request, since its arrival."""
+        self._first.labels(*self._timed.fold(adapter, tenant)).observe(seconds)
+
+    def count_lookup(self, adapter: str, tenant: str, tier: str) -> None:
+        """Where a request found its adapter."""
+        self._lookups.labels(*self._cap.fold(adapter, tenant), tier).inc()
+
+    def observe_cold(self, start_tier: str, seconds: float) -> None:
+        """How long a request waited for its adapter."""
+        self._cold.labels(start_tier).observe(seconds)
 
     def count_tokens(self, adapter: str, tenant: str, prompt: int, completion: int) -> None:
         """Tokens of one ended request."""
@@ -147,7 +182,7 @@ class Metrics:
             running = ",".join(sorted({name_of(version.key) for version in state.versions if version.requests}))
             self._vllm.clear()
             self._vllm.labels(running, "", str(len(state.versions))).set_to_current_time()
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
     def _set_gauges(self, state: LoopState) -> None:
         values = {
@@ -170,3 +205,26 @@ class Metrics:
         for name, value in values.items():
             self._gauges[name].set(value)
         self._tiers.labels(Tier.GPU.value).set(sum(version.resident_bytes for version in state.versions))
+
+
+class RequestWatch:
+    """Times one request from its arrival. Made by Metrics.watch."""
+
+    def __init__(self, metrics: Metrics, adapter: str, tenant: str) -> None:
+        self._metrics, self._who = metrics, (adapter, tenant)
+        self._began = perf_counter()
+        self._answering = False
+
+    def note_piece(self) -> None:
+        """A piece of its answer is here: the first one counts."""
+        if not self._answering:
+            self._answering = True
+            self._metrics.observe_adapter_first(*self._who, perf_counter() - self._began)
+
+    def count_lookup(self, tier: str) -> None:
+        """Where its adapter was."""
+        self._metrics.count_lookup(*self._who, tier)
+
+    def end(self, code: int) -> None:
+        """It has ended with this HTTP status."""
+        self._metrics.count_request(*self._who, code, perf_counter() - self._began)

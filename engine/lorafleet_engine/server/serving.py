@@ -23,6 +23,7 @@ from lorafleet_engine.server.bodies import BodyTooLargeError, InvalidBodyError, 
 from lorafleet_engine.server.chat import ChatShape, plan_chat
 from lorafleet_engine.server.completions import CompletionShape, plan_completion
 from lorafleet_engine.server.engine import Engine, TextTools
+from lorafleet_engine.server.metrics import RequestWatch
 from lorafleet_engine.server.openai_errors import OpenAIError, unavailable
 from lorafleet_engine.server.openai_requests import (
     ChatRequest,
@@ -49,6 +50,15 @@ class Work:
     plan: AnswerPlan
     shape: AnswerShape
     id_prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """For whom a request is answered, and with what."""
+
+    target: Target
+    tools: TextTools
+    watch: RequestWatch
 
 
 Reader = Callable[[dict[str, object], Target, TextTools], Awaitable[Work]]
@@ -92,15 +102,16 @@ class AnswerEndpoint:
         if tools is None:
             raise unavailable("this engine is starting", "not_ready")
         status = HTTPStatus.OK.value
+        watch = self._engine.metrics.watch(target.label, target.tenant)
         with self._engine.versions.using(target.version):
             if target.version is not None:
                 self._engine.versions.prefetch(target.version)
             try:
                 body = parse_object(await read_body(request, MAX_BODY_BYTES))
                 refuse_unsupported(body)
-                await self._bring(target, exchange)
+                await self._bring(target, exchange, watch)
                 work = await self._read(body, target, tools)
-                await self._run(work, target, tools, exchange)
+                await self._run(Job(target, tools, watch), work, exchange)
             except InvalidBodyError as error:
                 status = HTTPStatus.BAD_REQUEST.value
                 raise OpenAIError(status, str(error), param=error.field) from error
@@ -113,19 +124,25 @@ class AnswerEndpoint:
             except (ClientGoneError, ClientDisconnect):
                 status = CLIENT_GONE
             finally:
-                self._engine.metrics.count_request(target.label, target.tenant, status)
+                watch.end(status)
 
-    async def _bring(self, target: Target, exchange: Exchange) -> None:
+    async def _bring(self, target: Target, exchange: Exchange, watch: RequestWatch) -> None:
         """Wait for the version that is to answer, if it is on its way. Raises OpenAIError when it does not come."""
         version = target.version
-        if version is None or version.on_device:
+        if version is None:
+            return
+        start_tier, began = version.nearest, time.perf_counter()
+        watch.count_lookup(start_tier)
+        if version.on_device:
             return
         await exchange.unless_gone(lambda: self._engine.versions.ready(version, COLD_PATIENCE_S))
         if not version.on_device:
             raise unavailable("the version asked for is still on its way to this engine", "version_missing")
+        self._engine.metrics.observe_cold(start_tier, time.perf_counter() - began)
 
-    async def _run(self, work: Work, target: Target, tools: TextTools, exchange: Exchange) -> None:
-        answer = Answer(self._engine, work.plan, tools.tokenizer)
+    async def _run(self, job: Job, work: Work, exchange: Exchange) -> None:
+        target = job.target
+        answer = Answer(self._engine, work.plan, job.tools.tokenizer, job.watch)
         head = AnswerHead(
             id=work.id_prefix + secrets.token_hex(12),
             created=int(time.time()),

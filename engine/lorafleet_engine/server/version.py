@@ -63,6 +63,13 @@ class Version:
         return self.resident and self.tier is Tier.GPU
 
     @property
+    def nearest(self) -> str:
+        """The tier it is on, for metrics; `source` while its files are still being fetched."""
+        if self.phase is VersionPhase.FETCHING:
+            return "source"
+        return Tier.HOST.value if self.phase is VersionPhase.LOADING else self.tier.value
+
+    @property
     def settled(self) -> bool:
         """Whether it is where it was wanted, or has found no room there."""
         return self.resident and self.rising is None

@@ -2,6 +2,11 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from lorafleet_contracts.series import SeriesCap
+
+MAX_TENANTS = 1000
+"""Tenants with series of their own."""
+
 
 class Metrics:
     """One registry with everything that a gateway instance exports."""
@@ -36,10 +41,10 @@ class Metrics:
             "Requests that wait for an adapter that no replica holds yet.",
             registry=self.registry,
         )
-        self.throttled = Counter(
+        self._throttled = Counter(
             "lorafleet_gateway_throttled_total",
             "Requests refused because their tenant was over a limit.",
-            ["namespace", "tenant", "limit"],
+            ["tenant", "limit"],
             registry=self.registry,
         )
         self.store_up = Gauge(
@@ -58,3 +63,18 @@ class Metrics:
             "Requests of tenants with limited tokens or concurrency that have not ended.",
             registry=self.registry,
         )
+        self._tenants = SeriesCap(MAX_TENANTS)
+        self._refusals = Counter(
+            "lorafleet_gateway_refusals_total",
+            "Requests of a tenant that got no engine, by the code of the refusal.",
+            ["tenant", "code"],
+            registry=self.registry,
+        )
+
+    def count_refusal(self, tenant: str, code: str) -> None:
+        """A request of `namespace/name` that was refused after its key was found good."""
+        self._refusals.labels(*self._tenants.fold(tenant), code).inc()
+
+    def count_throttled(self, tenant: str, limit: str) -> None:
+        """A request of `namespace/name` that was over one of its limits."""
+        self._throttled.labels(*self._tenants.fold(tenant), limit).inc()

@@ -110,6 +110,7 @@ class Picker(ext_proc_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # 
 
     async def _answer(self, stream: Stream) -> str:
         """Answer one request. Returns what metrics call it."""
+        request_id = ""
         try:
             first = await stream.read()
             if not isinstance(first, ext_proc.ProcessingRequest):  # the end
@@ -118,15 +119,16 @@ class Picker(ext_proc_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # 
             if isinstance(opened, Answer):
                 answer = opened
             else:
+                request_id = opened.id
                 await stream.write(build_continue())
                 second = await stream.read()
                 if not isinstance(second, ext_proc.ProcessingRequest):
                     return ABANDONED
-                answer = await self._pick(opened, second.request_body.body)
+                answer = await self._pick_counted(opened, second.request_body.body)
         except Rejection as rejection:
             answer = Answer(rejection.code, build_rejection(rejection))
         except Exception:
-            log.exception("the picker failed")  # grpc.aio would print nothing
+            log.exception("the picker failed", extra={"request_id": request_id})  # grpc.aio would print nothing
             answer = Answer("internal_error", build_rejection(internal_error()))
         await stream.write(answer.response)
         return answer.label
@@ -149,6 +151,14 @@ class Picker(ext_proc_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # 
         if int(headers.get("content-length", 0)) > self._desk.max_body:
             raise body_too_large(self._desk.max_body)
         return Opened(tenant, headers.get(HEADER_REQUEST_ID, ""))
+
+    async def _pick_counted(self, opened: Opened, body: bytes) -> Answer:
+        """`_pick`, with refusals counted for the tenant. Raises Rejection."""
+        try:
+            return await self._pick(opened, body)
+        except Rejection as rejection:
+            self._desk.metrics.count_refusal("/".join(opened.tenant.key), rejection.code)
+            raise
 
     async def _pick(self, opened: Opened, body: bytes) -> Answer:
         """Let the request in, as far as its tenant's limits allow, and find replicas for it."""

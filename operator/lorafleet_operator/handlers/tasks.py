@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from lorafleet_kube.errors import KubeError
 from lorafleet_operator.core.actions import Plan
 from lorafleet_operator.core.planning import plan_orphans, plan_pool
-from lorafleet_operator.core.snapshot import Pool, PoolSnapshot
+from lorafleet_operator.core.snapshot import PoolSnapshot
 from lorafleet_operator.handlers.parts import Parts
 from lorafleet_operator.shell.calls import PoolCalls
 from lorafleet_operator.shell.load import LoadMeter
@@ -86,6 +86,7 @@ class PoolTask:
             await run_rounds(f"pool {self._key[0]}/{self._key[1]}", self._wake, self._round)
         finally:
             self._parts.metrics.note_difference(self._shown, None)
+            self._parts.metrics.board.forget(self._shown)
             await self._memory.close()
 
     async def _round(self) -> float | None:
@@ -100,7 +101,7 @@ class PoolTask:
                 return -1.0
             # In a thread: a snapshot is frozen, and the Lease and the engines' answers must not wait for a large plan.
             plan = await asyncio.to_thread(self._decide, snapshot, now)
-        self._show(snapshot.pool)
+        self._show(snapshot)
         empty = not plan.actions and not plan.statuses
         parts.metrics.plans.labels("empty" if empty else "work").inc()
         await parts.executor.carry_out(
@@ -108,11 +109,12 @@ class PoolTask:
         )
         return plan.again_in
 
-    def _show(self, pool: Pool) -> None:
-        budget = pool.status.budget
+    def _show(self, snapshot: PoolSnapshot) -> None:
+        budget, metrics = snapshot.pool.status.budget, self._parts.metrics
         predicted = budget.predicted if budget else None
-        self._shown = pool.meta.uid
-        self._parts.metrics.note_difference(pool.meta.uid, predicted.difference_percent if predicted else None)
+        self._shown = snapshot.pool.meta.uid
+        metrics.board.show(snapshot)
+        metrics.note_difference(self._shown, predicted.difference_percent if predicted else None)
 
     def _decide(self, snapshot: PoolSnapshot, now: float) -> Plan:
         return plan_pool(self._memory.load.measure(snapshot, now), now)

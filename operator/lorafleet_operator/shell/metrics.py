@@ -2,9 +2,11 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from lorafleet_operator.shell.pool_metrics import PoolBoard
+
 
 class Metrics:
-    """Counters of what the operator does; labels are kinds and outcomes, never names of objects."""
+    """Counters of what the operator does; labels are kinds and outcomes. Names of pools are on the board alone."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -22,6 +24,8 @@ class Metrics:
             registry=self.registry,
         )  # fmt: skip
         self.statuses = Counter("lorafleet_operator_status_writes", "Status writes.", ["kind"], registry=self.registry)
+        self.board = PoolBoard()
+        self.registry.register(self.board)
         self._differences: dict[str, int] = {}
         difference = Gauge(
             "lorafleet_operator_budget_difference_percent",

@@ -106,7 +106,7 @@ class Limiter:
             self._later(store.end(tenant.key, limits, ask))
             raise
         if refused is not None:
-            self._metrics.throttled.labels(*tenant.key, refused.limit.value).inc()
+            self._metrics.count_throttled("/".join(tenant.key), refused.limit.value)
             raise over_limit("/".join(tenant.key), limits, refused)
         if limits.counted_to_the_end:
             self._open[call.id] = _Open(tenant.key, limits, ask, store, asyncio.get_running_loop().time())

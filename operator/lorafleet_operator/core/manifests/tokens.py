@@ -3,19 +3,22 @@
 import base64
 from typing import Any
 
+from lorafleet_contracts.admin import PortName
 from lorafleet_operator.core.manifests.identity import object_meta, tokens_name
 from lorafleet_operator.core.snapshot import Meta, PoolTokens
 
 
 def build_tokens(pool: Meta, tokens: PoolTokens) -> dict[str, Any]:
-    """One accepted token a line, the current one first, its predecessor after it while keys rotate."""
+    """One accepted token a line, the current one first, its predecessor after it while keys rotate.
+
+    `scrape` is the state port's current token alone, for a Prometheus that takes a key of a Secret as it is.
+    """
+    data = {port: "".join(f"{each}\n" for each in accepted) for port, accepted in tokens.by_port.items()}
+    data["scrape"] = tokens.by_port[PortName.STATE.value][0]
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "Opaque",
         "metadata": object_meta(pool, tokens_name(pool.name)),
-        "data": {
-            port: base64.b64encode("".join(f"{each}\n" for each in accepted).encode()).decode()
-            for port, accepted in sorted(tokens.by_port.items())
-        },
+        "data": {key: base64.b64encode(text.encode()).decode() for key, text in sorted(data.items())},
     }
