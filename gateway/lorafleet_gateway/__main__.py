@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import logging
 import os
 import sys
 
@@ -14,6 +13,7 @@ from lorafleet_gateway.shell.drain import drain
 from lorafleet_gateway.shell.envoy_files import write_bootstrap
 from lorafleet_gateway.shell.service import serve
 from lorafleet_kube.errors import KubeError
+from lorafleet_kube.logs import set_up_logs
 
 SWITCH_SECONDS = 0.0005
 """After which the event loop lets gRPC's own thread run, which hands it every message: with the default of 5 ms the
@@ -29,7 +29,7 @@ def main() -> None:
         settings = read_settings(os.environ)
     except (OSError, ValueError) as error:
         sys.exit(f"lorafleet_gateway {command}: the settings are wrong: {error}")
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logs("gateway", settings.log_level)
     try:
         _run(command, settings)
     except (KubeError, aiohttp.ClientError, OSError) as error:

@@ -20,6 +20,7 @@ import kopf
 from lorafleet_kube.access import Access, load_access
 from lorafleet_kube.api import KubeApi, connect
 from lorafleet_kube.errors import KubeError
+from lorafleet_kube.logs import set_up_logs
 from lorafleet_operator.errors import SettingsError
 from lorafleet_operator.handlers.lifecycle import build_registry
 from lorafleet_operator.handlers.parts import Parts
@@ -71,7 +72,7 @@ def main() -> int:
         logging.basicConfig()
         log.error("%s", error)
         return UNUSABLE
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    set_up_logs("operator", settings.log_level)
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # a line an event otherwise
     gc.freeze()  # what the imports have made stays: no collection need walk it
     return asyncio.run(run_operator(settings))
