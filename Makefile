@@ -46,7 +46,7 @@ fmt: $(STAMP) ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 unit: $(STAMP) ## Tests that need nothing but Python (at most two minutes)
-	$(BIN)/pytest $(BESIDE) -m "not apiserver and not assets and not envoy and not gpu and not heavy and not long" --ignore tests/conformance
+	$(BIN)/pytest $(BESIDE) -m "not apiserver and not assets and not envoy and not prometheus and not gpu and not heavy and not long" --ignore tests/conformance
 
 coverage: $(STAMP) ## Branch coverage of the pure rooms, at least 95 %
 	$(BIN)/pytest $(BESIDE) -m "not gpu and not long" $(PURE_TESTS) $(PURE:%=--cov=%) --cov-branch --cov-report=
@@ -54,8 +54,8 @@ coverage: $(STAMP) ## Branch coverage of the pure rooms, at least 95 %
 	  $(BIN)/coverage report --include="$$room/*" --fail-under=95 --skip-covered --skip-empty | tail -1; \
 	done
 
-height: $(STAMP) binaries-apiserver assets envoy-binary ## Tests that need a bare API server, the demo model, Envoy, a running engine or much CPU
-	$(BIN)/pytest $(BESIDE) -m "(apiserver or assets or envoy or heavy) and not gpu and not long" --ignore tests/conformance
+height: $(STAMP) binaries-apiserver assets envoy-binary prometheus-binary ## Tests that need a bare API server, the demo model, Envoy, a running engine or much CPU
+	$(BIN)/pytest $(BESIDE) -m "(apiserver or assets or envoy or prometheus or heavy) and not gpu and not long" --ignore tests/conformance
 	$(BIN)/pytest -m "not long" tests/conformance
 
 test: setup check unit coverage height e2e ## Everything: checks, unit tests, real API server, real model, real cluster

@@ -1,0 +1,1 @@
+"""Prometheus of Debian for tests, never installed."""

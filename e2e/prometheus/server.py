@@ -1,0 +1,86 @@
+"""A Prometheus on this machine that scrapes a fleet through forwarded ports; used by the e2e tests.
+
+Its targets carry the labels that the chart's PodMonitors give them.
+"""
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import yaml
+
+from e2e.cluster.controlplane import find_free_ports
+from e2e.cluster.paths import find_cache
+from e2e.prometheus.package import fetch_missing, locate
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One program's metrics."""
+
+    address: str
+    labels: dict[str, str]
+    token: str = field(default="", repr=False)
+
+
+def configuration(targets: Sequence[Target]) -> str:
+    """Prometheus' own file. YAML; one job a target."""
+    jobs = [
+        {
+            "job_name": f"target-{number}",
+            "static_configs": [{"targets": [urlsplit(each.address).netloc], "labels": each.labels}],
+            **({"authorization": {"credentials": each.token}} if each.token else {}),
+        }
+        for number, each in enumerate(targets)
+    ]
+    return yaml.safe_dump({"global": {"scrape_interval": "2s"}, "scrape_configs": jobs})
+
+
+@contextmanager
+def running(folder: Path, targets: Sequence[Target]) -> Iterator[str]:
+    """The address of a Prometheus that scrapes these, while the block runs."""
+    cache = find_cache()
+    fetch_missing(cache)
+    (folder / "prometheus.yml").write_text(configuration(targets))
+    (port,) = find_free_ports(1)
+    address = f"http://127.0.0.1:{port}"
+    command = [
+        locate(cache, "prometheus"),
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--web.console.templates=/nonexistent",
+    ]
+    with (folder / "prometheus.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            _await_ready(address, process, folder / "prometheus.log")
+            yield address
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def ask(address: str, expression: str) -> list[dict[str, object]]:
+    """What an expression gives now; not-a-number counts as nothing."""
+    answer = httpx.get(f"{address}/api/v1/query", params={"query": expression}, timeout=30)
+    answer.raise_for_status()
+    return [each for each in json.loads(answer.content)["data"]["result"] if each["value"][1] != "NaN"]
+
+
+def _await_ready(address: str, process: "subprocess.Popen[bytes]", log: Path, seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            if httpx.get(f"{address}/-/ready", timeout=2).status_code == httpx.codes.OK:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.2)
+    raise AssertionError(f"Prometheus did not start: {log.read_text()[-2000:]}")

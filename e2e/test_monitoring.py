@@ -1,0 +1,72 @@
+"""A real Prometheus over a real fleet under traffic: every panel of every dashboard shows something."""
+
+import base64
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import openai
+import pytest
+
+from e2e.assets.styles import UNSEEN
+from e2e.client import Client
+from e2e.engines import POOL
+from e2e.fleet import DEMO, NAMESPACE, Fleet, forwarded
+from e2e.prometheus.server import Target, ask, running
+from e2e.traffic import repeating
+from e2e.waiting import NotInTimeError, wait_until
+from lorafleet_contracts.names import LABEL_POOL, EnginePort
+from tests.support.queries import panels
+
+pytestmark = pytest.mark.long
+QUIET = {
+    "fleet: Share that failed (5xx) A",
+    "pool: Wait for a cold adapter, p95 A",
+    "pool: Evictions A",
+    "pool: Prompt tokens found computed A",
+}
+"""Panels that show nothing while nothing fails, is cold, is evicted or begins alike."""
+
+
+@pytest.fixture
+def prometheus(fleet: Fleet, acme: Client, tmp_path: Path) -> Iterator[str]:
+    """A Prometheus that scrapes the quickstart's engines, the gateway and the operator."""
+    secret = fleet.get("secret", f"{POOL}-tokens")
+    assert secret
+    token = base64.b64decode(secret["data"]["scrape"]).decode()
+    with ExitStack() as stack:
+        targets = []
+        for pod in fleet.list("pods", selector=f"{LABEL_POOL}={POOL}"):
+            name = pod["metadata"]["name"]
+            address = stack.enter_context(forwarded(fleet.kubectl, f"pod/{name}", EnginePort.STATE, DEMO))
+            targets.append(Target(address, {"pool": f"{DEMO}/{POOL}", "replica": name}, token))
+        for component, port in (("gateway", 9003), ("operator", 8080)):
+            for pod in fleet.list("pods", NAMESPACE, f"app.kubernetes.io/component={component}"):
+                name = pod["metadata"]["name"]
+                address = stack.enter_context(forwarded(fleet.kubectl, f"pod/{name}", port, NAMESPACE))
+                targets.append(Target(address, {"pod": name}))
+        yield stack.enter_context(running(tmp_path, targets))
+
+
+def test_every_panel_shows_something(prometheus: str, acme: Client) -> None:
+    def answered(number: int) -> str:
+        return "" if acme.ask("pirate", UNSEEN[number % len(UNSEEN)], tokens=4) else "an empty answer"
+
+    def refused(number: int) -> str:
+        with pytest.raises(openai.NotFoundError):
+            acme.ask("nobody-s", "?", tokens=1)
+        return ""
+
+    wanted = [each for each in panels() if each.where not in QUIET]
+    empty: list[str] = []
+
+    def all_show() -> bool:
+        empty[:] = [each.where for each in wanted if not ask(prometheus, each.expression)]
+        return not empty
+
+    with repeating([answered, refused], pause=0.5) as seen:
+        try:
+            wait_until(all_show, seconds=240, what="every panel's query gives data", pause=5)
+        except NotInTimeError as error:
+            raise AssertionError(f"these panels show nothing: {empty}") from error
+    assert not seen.wrong
