@@ -20,6 +20,7 @@ from lorafleet_operator.core.homes import Layouts, lay_out_sets
 from lorafleet_operator.core.objects import deletes, due_applies
 from lorafleet_operator.core.pools import judge_pool, refuse_pool, tell_late
 from lorafleet_operator.core.snapshot import Meta, OrphanSnapshot, PoolSnapshot, Replica
+from lorafleet_operator.core.story import tell_story
 from lorafleet_operator.core.telling import shown_popularity, tell_popularity
 from lorafleet_operator.core.tenants import (
     index_adapters,
@@ -70,6 +71,7 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
         actions=(*objects, *inspections, *layouts.actions),
         statuses=(*writes, *told),
         warnings=(
+            *tell_story(writes, {each.meta.uid: each for each in (pool, *snapshot.adapters, *snapshot.tenants)}),
             *_pool_warnings(snapshot, pool_writes),
             *news,
             *_late_warnings(pool_writes, pool.meta, departures.late),
