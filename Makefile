@@ -34,11 +34,12 @@ $(STAMP): requirements/dev.lock pyproject.toml
 	@UV_CACHE_DIR=$(CACHE)/uv $(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
 	@touch $@
 
-check: $(STAMP) ## Formatting, lint, types, walls
+check: $(STAMP) ## Formatting, lint, types, walls, links of the docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(foreach p,$(PACKAGES),$(p)/lorafleet_$(p))
 	$(BIN)/lint-imports
+	$(BIN)/mkdocs build --strict --quiet
 	$(BIN)/pytest tests/architecture tests/contracts/test_crd.py
 
 fmt: $(STAMP) ## Format and fix what can be fixed
@@ -61,8 +62,9 @@ height: $(STAMP) binaries-apiserver assets envoy-binary prometheus-binary ## Tes
 test: setup check unit coverage height e2e ## Everything: checks, unit tests, real API server, real model, real cluster
 	@echo "== all tests passed"
 
-crds: $(STAMP) ## Write crds/ and the chart's copy from the models
+crds: $(STAMP) ## Write crds/, the chart's copy and docs/reference.md from the models
 	$(BIN)/python crds/generate.py
+	$(BIN)/python crds/reference.py
 
 openapi: $(STAMP) ## Write docs/openapi.json, the tenant API, from the engine's models
 	$(BIN)/python -m lorafleet_engine.server.openapi > docs/openapi.json
