@@ -41,7 +41,7 @@ def test_the_gateway_serves_on_and_the_operator_converges(
     for question in UNSEEN[:2]:
         assert style_of(acme.ask("pirate", question)) == "pirate"
         assert style_of(globex.ask("support", question)) == "support"
-    assert "status" not in (fleet.get("loraadapter", "robot") or {})
+    assert "conditions" not in (fleet.get("loraadapter", "robot") or {}).get("status", {})
     fleet.kubectl.run("scale", "deployment", "lorafleet-operator", "-n", NAMESPACE, "--replicas=2")
     took = wait_until(lambda: holds(fleet.get("loraadapter", "robot"), "Ready"), seconds=60, what="robot Ready")
     print(f"\nReady {took:.1f} s after the operator's return")
