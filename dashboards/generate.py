@@ -128,6 +128,26 @@ def fleet() -> Dashboard:
                 "Requests that wait for an adapter", "short", [Query("sum(lorafleet_gateway_cold_waiting)", "waiting")]
             ),
             Panel(
+                "Over their limits",
+                "reqps",
+                [
+                    Query(
+                        "topk(10, " + rate("lorafleet_gateway_throttled_total", "tenant, limit") + ")",
+                        "{{tenant}} {{limit}}",
+                    )
+                ],
+                "The ten tenants that are refused most.",
+            ),
+            Panel(
+                "Store of the limits",
+                "short",
+                [
+                    Query("min by (when_down) (lorafleet_gateway_limits_store_up)", "up, else {{when_down}}"),
+                    Query(rate("lorafleet_gateway_limits_without_store_total", "pod"), "{{pod}} without it"),
+                    Query("sum(lorafleet_gateway_limited_open_requests)", "open requests that are counted"),
+                ],
+            ),
+            Panel(
                 "Operator",
                 "short",
                 [Query("sum(lorafleet_operator_leading)", "leaders"), Query("sum(lorafleet_operator_pools)", "pools")],
@@ -326,6 +346,11 @@ def tenant() -> Dashboard:
                 "Refused by the gateway",
                 "reqps",
                 [Query(rate("lorafleet_gateway_refusals_total", "code", mine), "{{code}}")],
+            ),
+            Panel(
+                "Over its limits",
+                "reqps",
+                [Query(rate("lorafleet_gateway_throttled_total", "limit", mine), "{{limit}}")],
             ),
             Panel(
                 "Time to the first token",
