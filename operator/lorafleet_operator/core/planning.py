@@ -71,7 +71,7 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
         actions=(*objects, *inspections, *layouts.actions),
         statuses=(*writes, *told),
         warnings=(
-            *tell_story(writes, {each.meta.uid: each for each in (pool, *snapshot.adapters, *snapshot.tenants)}),
+            *tell_story(writes, snapshot),
             *_pool_warnings(snapshot, pool_writes),
             *news,
             *_late_warnings(pool_writes, pool.meta, departures.late),

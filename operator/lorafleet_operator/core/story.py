@@ -3,21 +3,25 @@
 A first Ready is no event: the condition says it, and ten thousand adapters applied at once would write as many events.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from lorafleet_contracts.conditions import Condition, ConditionType, Reason, find_condition
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_operator.core.actions import StatusWrite, Warn
 from lorafleet_operator.core.conditions import is_true, parse_timestamp
-from lorafleet_operator.core.snapshot import Adapter, Pool, Tenant
+from lorafleet_operator.core.snapshot import Adapter, Pool, PoolSnapshot, Tenant
 
 T = ConditionType
 RECOVERED = "Recovered"
 UPDATED = "Updated"
 
 
-def tell_story(writes: Sequence[StatusWrite], before: Mapping[str, Pool | Adapter | Tenant]) -> list[Warn]:
-    """The events of these new statuses; `before` has the objects with the statuses that stand, by uid."""
+def tell_story(writes: Sequence[StatusWrite], snapshot: PoolSnapshot) -> list[Warn]:
+    """The events of these new statuses, beside those that stand in the snapshot."""
+    pool = snapshot.pool
+    before: dict[str, Pool | Adapter | Tenant] = {pool.meta.uid: pool}
+    before.update({each.meta.uid: each for each in snapshot.adapters})
+    before.update({each.meta.uid: each for each in snapshot.tenants})
     return [event for write in writes if write.uid in before for event in _tell(write, before[write.uid])]
 
 
