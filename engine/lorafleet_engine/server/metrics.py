@@ -25,6 +25,25 @@ LATENCY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 FIRST = (0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 WHOLE = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 STEP = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0)
+GAUGES = (
+    ("resident_adapter_bytes", "True bytes of the adapters on the device"),
+    ("adapter_budget_bytes", "Bytes that adapters may take on the device"),
+    ("packing_waste_bytes", "Bytes of the pages of the adapters on the device that hold nothing"),
+    ("resident_adapters", "Adapter versions on the device"),
+    ("kv_pages_used", "Pages that hold KV"),
+    ("pages_free", "Pages on the free list"),
+    ("pages", "Pages in all"),
+    ("requests_running", "Requests in the batch"),
+    ("requests_waiting", "Requests in the queue"),
+    ("step_adapters", "Distinct adapters in the last step"),
+    ("step_rank_sum", "Sum of their ranks"),
+    ("step_seconds", "Duration of the last step"),
+    ("preemptions", "Preemptions since the start"),
+    ("prefix_queried_tokens", "Tokens of prompts looked up in the prefix cache since the start"),
+    ("prefix_hit_tokens", "Tokens of prompts found in the prefix cache since the start"),
+    ("loader_restarts", "Restarts of the loader process"),
+)
+"""Set from the last words of loop and loader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,27 +107,7 @@ class Metrics:
             ("tier",),
             registry=registry,
         )
-        self._gauges = {
-            name: Gauge(f"lorafleet_{name}", text, registry=registry)
-            for name, text in (
-                ("resident_adapter_bytes", "True bytes of the adapters on the device"),
-                ("adapter_budget_bytes", "Bytes that adapters may take on the device"),
-                ("packing_waste_bytes", "Bytes of the pages of the adapters on the device that hold nothing"),
-                ("resident_adapters", "Adapter versions on the device"),
-                ("kv_pages_used", "Pages that hold KV"),
-                ("pages_free", "Pages on the free list"),
-                ("pages", "Pages in all"),
-                ("requests_running", "Requests in the batch"),
-                ("requests_waiting", "Requests in the queue"),
-                ("step_adapters", "Distinct adapters in the last step"),
-                ("step_rank_sum", "Sum of their ranks"),
-                ("step_seconds", "Duration of the last step"),
-                ("preemptions", "Preemptions since the start"),
-                ("prefix_queried_tokens", "Tokens of prompts looked up in the prefix cache since the start"),
-                ("prefix_hit_tokens", "Tokens of prompts found in the prefix cache since the start"),
-                ("loader_restarts", "Restarts of the loader process"),
-            )
-        }
+        self._gauges = {name: Gauge(f"lorafleet_{name}", text, registry=registry) for name, text in GAUGES}
         self._tiers = Gauge(
             "lorafleet_resident_bytes", "Bytes of adapters by tier (gpu: of their pages)", ("tier",), registry=registry
         )

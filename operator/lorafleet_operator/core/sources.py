@@ -8,7 +8,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from lorafleet_contracts.admin import SourceAccess, SourceSpec
 from lorafleet_contracts.conditions import Reason
-from lorafleet_contracts.resources.pool import LoraPoolSpec, SourceRule
+from lorafleet_contracts.resources.pool import LoraPoolSpec
+from lorafleet_contracts.resources.sources import SourceRule
 from lorafleet_operator.core.conditions import Refusal
 from lorafleet_operator.core.snapshot import Meta
 
