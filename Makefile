@@ -64,7 +64,6 @@ test: setup check unit coverage height e2e ## Everything: checks, unit tests, re
 
 crds: $(STAMP) ## Write crds/, the chart's copy and docs/reference.md from the models
 	$(BIN)/python crds/generate.py
-	$(BIN)/python crds/reference.py
 
 openapi: $(STAMP) ## Write docs/openapi.json, the tenant API, from the engine's models
 	$(BIN)/python -m lorafleet_engine.server.openapi > docs/openapi.json

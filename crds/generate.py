@@ -1,5 +1,6 @@
-"""Writes the CustomResourceDefinitions from the models: `make crds`. The chart's copy comes from the same run."""
+"""Writes the CRDs, the chart's copy of them and docs/reference.md from the models, in one run: `make crds`."""
 
+import runpy
 from pathlib import Path
 
 import yaml
@@ -24,6 +25,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in rendered().items():
             (folder / name).write_text(text)
+    runpy.run_path(str(ROOT / "crds" / "reference.py"), run_name="__main__")
 
 
 if __name__ == "__main__":
