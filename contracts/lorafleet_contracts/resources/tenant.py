@@ -17,10 +17,11 @@ from lorafleet_contracts.resources.schema import (
     rules,
 )
 
-Isolation = Literal["Shared", "Dedicated"]
 AdapterName = Annotated[
     str, Field(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=127)
 ]
+Isolation = Literal["Shared", "Dedicated"]
+"""Whether a tenant's requests may run on replicas that answer others too."""
 
 
 class TenantAdapters(Resource):
@@ -56,7 +57,8 @@ class TenantLimits(Resource):
 
 
 class TenantSpec(Resource):
-    """The desired tenant. `isolation: Dedicated` asks for a set of replicas of its own, whatever its load.
+    """The desired tenant. `isolation: Dedicated`: requests are answered by a set of replicas of its own and nobody
+    else's, whatever the load.
 
     `weight` is its share of an engine's steps while tenants compete: twice the weight, twice the tokens.
     """
@@ -90,10 +92,14 @@ class PromotionStatus(Resource):
 
 
 class TenantStatus(Resource):
-    """The verdict on what was observed: how many adapters and unexpired keys the tenant has."""
+    """The verdict on what was observed: how many adapters and unexpired keys the tenant has.
+
+    `isolation` is what is in force. A tenant that becomes Dedicated stays Shared until its own set takes over.
+    """
 
     observed_generation: int | None = None
     conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra=map_list("type"))] = []
     adapters: int = 0
     keys: int = 0
+    isolation: Isolation | None = None
     promotion: PromotionStatus | None = None

@@ -58,8 +58,9 @@ class StoredKey:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A Tenant. `names` are as written in the spec: bare ones, and `namespace/name` ones for shared adapters. `set` is
-    the tenant's own set of replicas, while requests are to go there first; `claim` what it asks of the pool."""
+    """A Tenant. `names` are as written in the spec: bare ones, and `namespace/name` ones for shared adapters. `own` is
+    the tenant's own set of replicas while there is one, and requests are to go there first while `cut_over`; those of
+    an `isolated` tenant go there or nowhere. `claim` is what it asks of the pool."""
 
     key: ObjectKey
     pool: ObjectKey
@@ -67,10 +68,17 @@ class Tenant:
     names: frozenset[str]
     base: bool
     keys: tuple[tuple[str, StoredKey], ...]
-    set: str | None = None
+    own: str | None = None
+    cut_over: bool = False
+    isolated: bool = False
     limits: Limits | None = None
     claim: TenantClaim | None = None
     weight: int = 1
+
+    @property
+    def set(self) -> str | None:
+        """Where requests go first, if that is a set of the tenant's own."""
+        return self.own if self.cut_over else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +105,7 @@ class Slice:
 @dataclass(frozen=True, slots=True)
 class Model:
     """What a name means for one tenant: a version of an adapter, or the base. `version` None: nothing serves yet.
-    `sets` are where to ask for it, in this order."""
+    `sets` are where to ask for it, in this order; none where the tenant's own set is not there yet."""
 
     name: str
     version: str | None

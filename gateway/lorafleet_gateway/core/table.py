@@ -196,16 +196,21 @@ def _group_sets(records: Records) -> dict[SetKey, tuple[Replica, ...]]:
 def _base_model(pool: Pool, name: str, tenant: Tenant) -> Model:
     # An engine with an adapter in its weights has no base any more.
     own = None if tenant.set is not None and tenant.set.startswith(MERGED_PREFIX) else tenant.set
-    return Model(name, BASE_MODEL, pool.created, pool.key[0], None, _in_order(own, SHARED_SET))
+    return Model(name, BASE_MODEL, pool.created, pool.key[0], None, _sets(tenant, own, SHARED_SET))
 
 
 def _adapter_model(pool: Pool, adapter: Adapter, tenant: Tenant) -> Model:
     # Another tenant's own set is not for this one, though the adapter is at home there.
-    home = SHARED_SET if is_dedicated(adapter.set) and adapter.set != tenant.set else adapter.set
-    sets = _in_order(tenant.set, home)
+    home = SHARED_SET if is_dedicated(adapter.set) and adapter.set != tenant.own else adapter.set
+    sets = _sets(tenant, tenant.set, home)
     return Model(adapter.model, adapter.version, adapter.created, adapter.key[0], pool.base, sets)
 
 
-def _in_order(own: str | None, home: str) -> tuple[str, ...]:
-    """The sets to ask: the tenant's own, where the version is at home, and the shared one as the last resort."""
+def _sets(tenant: Tenant, own: str | None, home: str) -> tuple[str, ...]:
+    """The sets to ask: the tenant's own, where the version is at home, and the shared one as the last resort.
+
+    An isolated tenant's requests run on its own replicas or not at all.
+    """
+    if tenant.isolated:
+        return () if own is None else (own,)
     return tuple(dict.fromkeys(name for name in (own, home, SHARED_SET) if name is not None))

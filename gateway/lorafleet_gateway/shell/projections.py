@@ -55,7 +55,8 @@ def read_tenant(found: Object) -> Tenant:
     """A Tenant."""
     adapters = found["spec"].get("adapters", {})
     selector = adapters.get("selector")
-    promotion = found.get("status", {}).get("promotion", {})
+    status = found.get("status", {})
+    promotion = status.get("promotion", {})
     limits = TenantLimits.model_validate(_known(found["spec"].get("limits", {}), TenantLimits))
     weight = found["spec"].get("weight", 1)
     created = int(_seconds(found["metadata"]["creationTimestamp"]))
@@ -66,7 +67,10 @@ def read_tenant(found: Object) -> Tenant:
         names=frozenset(adapters.get("names", ())),
         base=adapters.get("base", False),
         keys=tuple((each["id"], _stored_key(each)) for each in found["spec"].get("apiKeys", ())),
-        set=promotion.get("set") if promotion.get("stage") in ROUTED_STAGES else None,
+        own=promotion.get("set"),
+        cut_over=promotion.get("stage") in ROUTED_STAGES,
+        # What is in force, which the spec says until the operator has: so nothing of a new tenant ever runs elsewhere.
+        isolated=(status.get("isolation") or found["spec"].get("isolation")) == "Dedicated",
         limits=read_limits(limits),
         claim=TenantClaim(_key(found), created, limits, found["spec"].get("isolation", "Shared"), weight),
         weight=weight,

@@ -153,7 +153,9 @@ def _verified(case: Case, seen: Observed) -> Draft:
     if trouble:
         return Draft(T.VERIFIED, None, trouble.reason, trouble.message)
     if facts is None and seen.usable == 0:
-        return Draft(T.VERIFIED, None, Reason.AWAITING_REPLICA, "no replica is ready to fetch and verify the files")
+        where = "" if seen.set == SHARED_SET else f" of set {seen.set}"
+        told = f"no replica{where} is ready to fetch and verify the files"
+        return Draft(T.VERIFIED, None, Reason.AWAITING_REPLICA, told)
     if facts is None:
         return Draft(T.VERIFIED, None, Reason.INSPECTING, "a replica fetches and verifies the files")
     before = find_condition(case.adapter.status.conditions, T.VERIFIED)

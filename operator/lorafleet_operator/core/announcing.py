@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from lorafleet_contracts.resources.pool import LoraPoolStatus
-from lorafleet_contracts.resources.tenant import TenantStatus
+from lorafleet_contracts.resources.tenant import Isolation, PromotionStatus, TenantStatus
 from lorafleet_operator.core.actions import StatusWrite, Warn
 from lorafleet_operator.core.conditions import parse_timestamp
+from lorafleet_operator.core.dedication import routed_set
 from lorafleet_operator.core.fleet import Fleet
 from lorafleet_operator.core.promotion import Stage, Why
 from lorafleet_operator.core.snapshot import Meta, Pool, Tenant
@@ -23,8 +24,17 @@ def tell_promotion(tenant: Tenant, judged: TenantStatus | None, fleet: Fleet) ->
     """A tenant's new status with its promotion; None when the one that stands says the same."""
     verdict = fleet.promotions.get(tenant.meta.uid)
     promotion = verdict.status if verdict else tenant.status.promotion
-    new = (judged or tenant.status).model_copy(update={"promotion": promotion})
+    changes = {"promotion": promotion, "isolation": _isolation(tenant, promotion)}
+    new = (judged or tenant.status).model_copy(update=changes)
     return new if new != tenant.status else None
+
+
+def _isolation(tenant: Tenant, promotion: PromotionStatus | None) -> Isolation | None:
+    """What is in force: who has been on shared replicas stays there until gateways have been sent to its own."""
+    before = tenant.status.isolation
+    if tenant.spec is None or tenant.spec.isolation == "Shared":
+        return before if tenant.spec is None else "Shared"
+    return "Shared" if before == "Shared" and routed_set(promotion) is None else "Dedicated"
 
 
 def news_of(writes: Sequence[StatusWrite], pool: Pool, tenants: Sequence[Tenant]) -> list[Warn]:

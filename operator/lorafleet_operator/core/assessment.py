@@ -1,26 +1,21 @@
 """One adapter's case as far as it is known before placement. Called by the planning; composes admission and verdict."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lorafleet_contracts.conditions import Reason
 from lorafleet_contracts.names import SHARED_SET, private_set
 from lorafleet_contracts.resources.pool import LoraPoolSpec
+from lorafleet_contracts.resources.tenant import TenantSpec
 from lorafleet_contracts.tenancy import AdapterClaim, refuse_adapters
 from lorafleet_operator.core.actions import Fetch
 from lorafleet_operator.core.admission import oldest_by_model, refuse_adapter, refuse_excess
 from lorafleet_operator.core.conditions import Refusal
 from lorafleet_operator.core.manifests.quantities import parse_bytes
 from lorafleet_operator.core.ranks import is_above
-from lorafleet_operator.core.snapshot import Adapter, InspectionKey, Meta, PoolSnapshot
+from lorafleet_operator.core.snapshot import Adapter, InspectionKey, Meta, PoolSnapshot, Tenant
 from lorafleet_operator.core.sources import source_of
-from lorafleet_operator.core.tenants import (
-    AdapterIndex,
-    index_adapters,
-    is_admitted,
-    refuse_excessive_tenants,
-    resolve,
-)
+from lorafleet_operator.core.tenants import index_adapters, is_admitted, refuse_excessive_tenants, resolve
 from lorafleet_operator.core.verification import Verification, verify
 
 
@@ -28,9 +23,9 @@ from lorafleet_operator.core.verification import Verification, verify
 class Case:
     """An adapter, why the pool does not accept it (`denial`), and what is known of its files.
 
-    `dedicated` is the private set that alone may answer it, for one above all rank classes. Of one set of replicas it
-    may concern only the version that is to serve (`coming`) or the one that does (`standing`), or be wanted on all of
-    its replicas (`everywhere`). `pool` is what judged it.
+    `dedicated` is the private set that alone may answer it: nobody but isolated tenants may call it, or it is above
+    all rank classes. Of one set of replicas it may concern only the version that is to serve (`coming`) or the one
+    that does (`standing`), or be wanted on all of its replicas (`everywhere`). `pool` is what judged it.
     """
 
     adapter: Adapter
@@ -126,34 +121,59 @@ def _claim(key: tuple[str, str], case: Case) -> AdapterClaim:
     return AdapterClaim(key, case.adapter.meta.created, spec.priority, pinned, spec.min_replicas)
 
 
-def isolated_sets(snapshot: PoolSnapshot, spec: LoraPoolSpec, adapters: Sequence[Adapter]) -> dict[str, str]:
-    """Adapter's uid -> the private set of the oldest isolated tenant that may call it."""
+@dataclass(frozen=True, slots=True)
+class Isolated:
+    """By adapter's uid: the private set of the oldest isolated tenant that may call it. `alone`: nobody else may."""
+
+    sets: Mapping[str, str] = field(default_factory=dict)
+    alone: frozenset[str] = frozenset()
+
+
+def isolated_sets(snapshot: PoolSnapshot, spec: LoraPoolSpec, adapters: Sequence[Adapter]) -> Isolated:
+    """Which adapters isolated tenants may call, and which of them nobody whose requests run on shared replicas."""
     excess = refuse_excessive_tenants(snapshot, spec)
-    isolated = [each for each in snapshot.tenants if each.spec and each.spec.isolation == "Dedicated"]
-    index = index_adapters(adapters) if isolated else AdapterIndex()
+    admitted = [
+        (each, each.spec)
+        for each in snapshot.tenants
+        if each.spec is not None
+        and not each.meta.deleting
+        and each.meta.uid not in excess
+        and is_admitted(each, snapshot.pool.meta, spec, snapshot.namespaces)
+    ]
+    isolated = [(each, wanted) for each, wanted in admitted if wanted.isolation == "Dedicated"]
+    if not isolated:
+        return Isolated()
+    index = index_adapters(adapters)
     sets: dict[str, str] = {}
-    for tenant in sorted(isolated, key=lambda each: (each.meta.created, each.meta.namespace, each.meta.name)):
-        if (
-            tenant.spec is None
-            or tenant.meta.deleting
-            or not is_admitted(tenant, snapshot.pool.meta, spec, snapshot.namespaces)
-            or tenant.meta.uid in excess
-        ):
-            continue
-        found, _ = resolve(tenant.spec, tenant.meta.namespace, index, snapshot.namespaces)
-        for uid in found:
+    for tenant, wanted in sorted(
+        isolated, key=lambda each: (each[0].meta.created, each[0].meta.namespace, each[0].meta.name)
+    ):
+        for uid in resolve(wanted, tenant.meta.namespace, index, snapshot.namespaces)[0]:
             sets.setdefault(uid, private_set(tenant.meta.uid))
-    return sets
+    theirs = index_adapters([each for each in adapters if each.meta.uid in sets])
+    shared = {
+        uid
+        for tenant, wanted in admitted
+        if _is_on_shared(tenant, wanted)
+        for uid in resolve(wanted, tenant.meta.namespace, theirs, snapshot.namespaces)[0]
+    }
+    return Isolated(sets, frozenset(sets.keys() - shared))
+
+
+def _is_on_shared(tenant: Tenant, spec: TenantSpec) -> bool:
+    """Whether a tenant is to be answered by shared replicas: one that becomes isolated, until its own set is made."""
+    stage = tenant.status.promotion.stage if tenant.status.promotion else "Shared"
+    return spec.isolation == "Shared" or (tenant.status.isolation == "Shared" and stage in ("Shared", "Draining"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """What every case of a plan is judged on. `isolated` is what `isolated_sets` returns."""
+    """What every case of a plan is judged on."""
 
     snapshot: PoolSnapshot
     spec: LoraPoolSpec
     winners: Mapping[tuple[str, str], str]
-    isolated: Mapping[str, str]
+    isolated: Isolated
 
 
 def _assess_one(adapter: Adapter, ground: _Ground) -> Case:
@@ -161,9 +181,9 @@ def _assess_one(adapter: Adapter, ground: _Ground) -> Case:
     denial = refuse_adapter(adapter, snapshot.pool.meta, spec, snapshot.namespaces, ground.winners)
     if denial:
         return Case(adapter, denial, Verification(), pool=spec)
-    own = ground.isolated.get(adapter.meta.uid)
+    own, alone = ground.isolated.sets.get(adapter.meta.uid), adapter.meta.uid in ground.isolated.alone
     key = InspectionKey(adapter.meta.uid, adapter.meta.generation)
     verification = verify(adapter, spec, snapshot.memory.inspections.get(key), isolated=own is not None)
     facts = verification.facts
     above = facts is not None and is_above(facts.rank, spec.rank_classes.ceilings)
-    return Case(adapter, None, verification, own if above else None, pool=spec)
+    return Case(adapter, None, verification, own if above or alone else None, pool=spec)

@@ -95,7 +95,7 @@ def _count(
     for case in cases:
         facts, uid = case.verification.facts, case.adapter.meta.uid
         ceiling = class_of(facts.rank, ceilings) if facts and case.target else None
-        if facts is None or ceiling is None:
+        if facts is None or ceiling is None or case.dedicated is not None:
             continue
         rates = snapshot.load.adapters.get(uid, Rates())
         copies = len(view.holders.get(version_key(uid, facts.digest), ()))

@@ -93,7 +93,8 @@ def _shared_set(
         return EngineSet(SHARED_SET, "Shared", fixed_size(replicas), why=fixed_words(replicas)), None
     most, window = max(replicas.max - others, replicas.min), parse_seconds(replicas.scale_down_after)
     bounds = Bounds(replicas.min, most, replicas.redundancy, window)
-    sizing = size_set(SetQuestion(SHARED_SET, bounds, cases), snapshot, now)
+    theirs = [each for each in cases if each.dedicated is None]
+    sizing = size_set(SetQuestion(SHARED_SET, bounds, theirs), snapshot, now)
     return EngineSet(SHARED_SET, "Shared", sizing.replicas, why=sizing.reason), sizing
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from lorafleet_contracts.admin import ParityState, VersionPhase
 from lorafleet_contracts.durations import parse_seconds
-from lorafleet_contracts.names import MERGED_PREFIX, split_version_key, version_key
+from lorafleet_contracts.names import MERGED_PREFIX, private_set, split_version_key, version_key
 from lorafleet_contracts.probe import PARITY_FAILED
 from lorafleet_contracts.resources.pool import LoraPoolSpec, SetKind
 from lorafleet_contracts.resources.tenant import PromotionStatus
@@ -127,10 +127,10 @@ def _case(tenant: Tenant, ground: _Ground) -> TenantCase:
         and meta.uid not in ground.excess
     )
     serving: dict[str, tuple[str, str]] = {}
+    own, status = private_set(meta.uid), tenant.status.promotion
     if tenant.spec is not None and admitted:
         found, _ = resolve(tenant.spec, meta.namespace, ground.index, snapshot.namespaces)
         serving = {uid: _serving(ground.cases[uid]) for uid in found}
-    status = tenant.status.promotion
     return TenantCase(
         key=f"{meta.namespace}/{meta.name}",
         uid=meta.uid,
@@ -143,7 +143,13 @@ def _case(tenant: Tenant, ground: _Ground) -> TenantCase:
         share=by_uid[top] / load if load else 0.0,
         serving=serving,
         admitted=admitted,
+        at_home=any(_is_home(ground.cases[uid], own) for uid in serving),
     )
+
+
+def _is_home(case: Case, own: str) -> bool:
+    """Whether an adapter is answered by a private set that it is to leave."""
+    return case.home == own != case.dedicated and case.serving is not None
 
 
 def _serving(case: Case) -> tuple[str, str]:

@@ -53,7 +53,8 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
     view = replace(view, leaving=who_leaves(snapshot, fleet.sets))
     layouts = lay_out_sets(cases, view, fleet, rules_of(pool.spec, snapshot.load))
     placed = {name: each.placed for name, each in layouts.by_set.items()}
-    homes = {case.home for case in cases if case.serving is not None}
+    # A set that an isolated tenant alone is sent to holds nothing for others.
+    homes = {case.home for case in cases if case.serving is not None and case.home != case.dedicated}
     departures = let_go(snapshot, fleet.sets, view, placed, homes)
     objects: list[Action] = []
     if refusal is None:
@@ -111,23 +112,27 @@ def _pool_writes(
 def _inspections(cases: Sequence[Case], view: View) -> tuple[list[Inspect], float | None]:
     """Inspections that are due, each on the replica with the fewest running (then the fewest bytes).
 
-    One that gives no answers, or where the last try failed, gets them only where there is no other.
+    One that gives no answers, or where the last try failed, gets them only where there is no other. Files of isolated
+    tenants come on no others' replicas.
     """
     attempts = view.memory.inspections
     busy = Counter(each.replica for each in attempts.values() if each.pending)
-    used = {name: _bytes_used(replica) for name, replica in view.usable.items() if not is_dedicated(replica.set)}
+    used = {name: _bytes_used(replica) for name, replica in view.usable.items()}
+    common = [name for name, replica in view.usable.items() if not is_dedicated(replica.set)]
     inspections: list[Inspect] = []
     moments: list[float] = []
     for case in sorted(cases, key=lambda each: (each.adapter.meta.created, each.adapter.meta.uid)):
         due, spec = case.verification.due, case.adapter.spec
-        if due is None or spec is None or case.denial or case.suspended or not used:
+        own = case.dedicated
+        able = common if own is None else [name for name, each in view.usable.items() if each.set == own]
+        if due is None or spec is None or case.denial or case.suspended or not able:
             continue
         if due > view.now:
             moments.append(due)
             continue
         last = attempts.get(case.inspection)
         shunned = view.silent | view.leaving | {last.replica if last else ""}
-        replica = min(used, key=lambda name: (name in shunned, busy[name], used[name], name))
+        replica = min(able, key=lambda name: (name in shunned, busy[name], used[name], name))
         busy[replica] += 1
         inspections.append(Inspect(case.inspection, replica, case.fetch, spec.source.digest))
     return inspections, min(moments, default=None)

@@ -129,7 +129,8 @@ class TenantCase:
 
     `serving` maps uid to the version (`uid@digest`, "" for none) and source ("" while that is about to change) of what
     tenants get of the adapters that it may call;
-    `admitted` is False where the pool does not admit the tenant or its spec can't be read.
+    `admitted` is False where the pool does not admit the tenant or its spec can't be read; `at_home`: some of its
+    adapters are answered by its own set only, and may yet be taken elsewhere.
     """
 
     key: str
@@ -143,6 +144,7 @@ class TenantCase:
     share: float = 0.0
     serving: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     admitted: bool = True
+    at_home: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +303,8 @@ def _in_cut_over(moment: Moment) -> Found:
 def _in_dedicated(moment: Moment) -> Found:
     case, rules, reason = moment.case, moment.rules, moment.reason
     if case.own.usable == 0:
+        if case.isolated:
+            return Found(None, Why.SET_LOST, "no replica of the set serves, and isolation: Dedicated allows no other")
         if reason is Why.SET_LOST and moment.age >= LOST_SECONDS:
             return Found(Event.FAILED, Why.SET_LOST, f"no replica of the set has served for {LOST_SECONDS:.0f} s")
         return Found(None, Why.SET_LOST, "no replica of the set serves; requests are on the shared set meanwhile")
@@ -315,7 +319,7 @@ def _in_dedicated(moment: Moment) -> Found:
 
 
 def _in_draining(moment: Moment) -> Found:
-    over = moment.age >= SETTLE_SECONDS and moment.case.own.busy == 0
+    over = moment.age >= SETTLE_SECONDS and moment.case.own.busy == 0 and not moment.case.at_home
     return Found(Event.EMPTY if over or moment.age >= DRAIN_SECONDS else None, moment.reason)
 
 

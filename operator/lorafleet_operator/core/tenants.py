@@ -116,6 +116,7 @@ def _compose(tenant: Tenant, refusal: Refusal | None, counts: tuple[int, int], n
         conditions=settle(drafts, old.conditions, tenant.meta.generation, now),
         adapters=counts[0],
         keys=counts[1],
+        isolation=old.isolation,
         promotion=old.promotion,
     )
     return new if new != old else None

@@ -9,11 +9,11 @@ from typing import TypeAlias
 
 from lorafleet_contracts.admin import Tier, VersionPhase
 from lorafleet_contracts.names import BASE_MODEL, SHARED_SET, version_key
+from lorafleet_operator.core.dedication import routed_set
 from lorafleet_operator.simulation.cluster import Cluster, Pod
 from lorafleet_operator.simulation.engines import Engine
 from lorafleet_operator.simulation.traffic import Caller
 
-CUT_OVER = frozenset({"CuttingOver", "Dedicated"})
 _TIERS = (Tier.GPU, Tier.HOST, Tier.DISK)
 
 
@@ -35,7 +35,7 @@ class Router:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._holders: dict[Caller, _Holders | None] = {}
-        self._own_sets: dict[str, str] = {}
+        self._own_sets: dict[str, tuple[str, bool]] = {}
 
     def forget(self) -> None:
         """Look at the cluster anew from the next request on."""
@@ -59,11 +59,12 @@ class Router:
         if version is None:
             return None
         pods = [pod for pod in self._cluster.pods() if pod.engine is not None and not pod.engine.draining]
-        for name in (self._own_set(caller.tenant), home, SHARED_SET):
+        own, isolated = self._own_set(caller.tenant)
+        for name in (own,) if isolated else (own, home, SHARED_SET):
             found = _nearest(version, (pod for pod in pods if pod.set == name))
             if found is not None:
                 return found
-        return _nearest(version, pods)
+        return None if isolated else _nearest(version, pods)
 
     def _target(self, uid: str) -> tuple[str | None, str]:
         """The version that serves, and its home set."""
@@ -72,13 +73,13 @@ class Router:
         status = self._cluster.adapters[uid].status
         return version_key(uid, status.digest) if status.digest else None, status.set or SHARED_SET
 
-    def _own_set(self, tenant: str) -> str:
+    def _own_set(self, tenant: str) -> tuple[str, bool]:
+        """A tenant's own set once it is cut over, and whether its requests go there or nowhere."""
         if not self._own_sets:
             for each in self._cluster.tenants.values():
-                promotion = each.status.promotion
-                own = promotion.set or "" if promotion and promotion.stage in CUT_OVER else ""
-                self._own_sets[f"{each.meta.namespace}/{each.meta.name}"] = own
-        return self._own_sets.get(tenant, "")
+                own, isolated = routed_set(each.status.promotion) or "", each.status.isolation == "Dedicated"
+                self._own_sets[f"{each.meta.namespace}/{each.meta.name}"] = own, isolated
+        return self._own_sets.get(tenant, ("", False))
 
 
 def _nearest(version: str, pods: Iterable[Pod]) -> _Holders | None:

@@ -128,6 +128,16 @@ def test_without_a_usable_replica_that_has_the_version_it_is_the_next_set() -> N
     assert across(model, {1: view(None), 2: view(None)}, merged_0a1b2c3d=(1,), shared=(2,)) is None
 
 
+def test_what_may_run_on_a_tenants_own_replicas_only_waits_for_them() -> None:
+    model = for_sets(PRIVATE)
+    assert across(model, {1: view(), 2: view()}, private_0a1b2c3d=(1,), shared=(2,)) == (PRIVATE, [1])
+    assert across(model, {1: view(None), 2: view()}, private_0a1b2c3d=(1,), shared=(2,)) is None
+    for refused in (model, for_sets()):
+        with pytest.raises(Rejection) as rejected:
+            across(refused, {2: view()}, shared=(2,))
+        assert (rejected.value.code, rejected.value.retry_after) == ("model_not_ready", 2)
+
+
 def test_while_an_adapter_moves_both_sets_may_answer() -> None:
     model = for_sets(CLASS, "shared")
     assert across(model, {1: view(), 2: view()}, class_64=(1,), shared=(2,)) == (CLASS, [1, 2])

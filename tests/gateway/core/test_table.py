@@ -143,8 +143,9 @@ def test_where_a_name_is_asked_for() -> None:
         make_adapter("acme", "huge", set="private-11111111"),
     )
 
-    def sets(name: str, own: str | None = None) -> tuple[str, ...]:
-        return table.resolve(make_tenant("acme", "small", "large", "huge", base=True, set=own), name).sets
+    def sets(name: str, own: str | None = None, *, cut_over: bool = True, isolated: bool = False) -> tuple[str, ...]:
+        where = {"own": own, "cut_over": cut_over, "isolated": isolated}
+        return table.resolve(make_tenant("acme", "small", "large", "huge", base=True, **where), name).sets
 
     assert sets("small") == ("shared",)
     assert sets("large") == ("class-64", "shared")
@@ -154,6 +155,11 @@ def test_where_a_name_is_asked_for() -> None:
     assert sets("base", "private-11111111") == ("private-11111111", "shared")
     assert sets("huge", "private-11111111") == ("private-11111111", "shared")
     assert sets("huge") == ("shared",), "another tenant's own set is not for this one"
+    assert sets("huge", "private-11111111", cut_over=False) == ("private-11111111", "shared"), "what moves is followed"
+    for name in ("small", "large", "huge", "base"):
+        assert sets(name, "private-11111111", isolated=True) == ("private-11111111",)
+        assert sets(name, "private-11111111", cut_over=False, isolated=True) == ()
+        assert sets(name, isolated=True) == ()
 
 
 def test_tenants_above_what_their_pool_leaves_for_the_namespace_are_known() -> None:

@@ -27,7 +27,27 @@ def made(**status: Any) -> dict[str, Any]:
     ],
 )
 def test_a_tenants_own_set_counts_from_cut_over_to_cut_back(stage: str, own: str | None) -> None:
-    assert read_tenant(made(promotion={"stage": stage, "set": "merged-11111111"})).set == own
+    found = read_tenant(made(promotion={"stage": stage, "set": "merged-11111111"}))
+    assert (found.set, found.own) == (own, "merged-11111111")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "in_force", "isolated"),
+    [
+        (None, None, False),
+        ("Dedicated", None, True),
+        ("Dedicated", "Shared", False),
+        ("Dedicated", "Dedicated", True),
+        ("Shared", "Dedicated", True),
+        ("Shared", "Shared", False),
+    ],
+)
+def test_isolation_is_what_the_status_says_and_the_spec_before_that(
+    wanted: str | None, in_force: str | None, isolated: bool
+) -> None:
+    found = made(**({"isolation": in_force} if in_force else {}))
+    found["spec"] |= {"isolation": wanted} if wanted else {}
+    assert read_tenant(found).isolated is isolated
 
 
 def test_limits_and_caps_are_read_and_fields_of_newer_versions_ignored() -> None:

@@ -8,7 +8,7 @@ import pytest
 from lorafleet_contracts.admin import ParityState, StepsState
 from lorafleet_contracts.conditions import ConditionType
 from lorafleet_contracts.names import SHARED_SET, class_set, merged_set, private_set, version_key
-from lorafleet_operator.core.actions import Apply
+from lorafleet_operator.core.actions import Apply, Inspect, Load
 from lorafleet_operator.core.assessment import assess
 from lorafleet_operator.core.classes import step_model
 from lorafleet_operator.core.planning import plan_pool
@@ -112,6 +112,93 @@ def test_an_isolated_tenant_has_its_set_from_the_start() -> None:
     snapshot, seen = run(replace(quiet, tenants=(acme("pirate", isolation="Dedicated"),)), NOW, 30)
     assert seen[0] == "acme: Warming Isolation"
     assert promotion_of(snapshot) == ("Dedicated", "Serving", PRIVATE)
+
+
+def isolated_pool(*more: Tenant, **spec: Any) -> PoolSnapshot:
+    """A pool whose isolated tenant's adapter is `own` and, with all others', `lib`; nothing of it has been done."""
+    tenant = make_tenant("acme", adapters={"names": ["own", "lib"], "base": True}, isolation="Dedicated")
+    return make_snapshot(
+        pool=make_pool(**{"replicas": {"min": 2, "max": 4}, "promotion": PROMOTION, **spec}),
+        adapters=(make_adapter("own"), make_adapter("lib")),
+        tenants=(tenant, make_tenant("globex", adapters={"names": ["lib"]}), *more),
+        replicas=(make_replica(0), make_replica(1)),
+        workloads={"shared": Workload(2, settled=True)},
+    )
+
+
+def test_what_only_isolated_tenants_may_call_never_comes_on_a_shared_replica() -> None:
+    snapshot, ever = isolated_pool(), set()
+    for second in range(40):
+        plan = plan_pool(snapshot, NOW + second)
+        snapshot = act(snapshot, plan, NOW + second)
+        on = {each.name: each.set for each in snapshot.replicas}
+        ever |= {on[each.replica] for each in pick(plan, Inspect) if each.key.uid == "uid-demo-own"}
+        ever |= {on[each.target.replica] for each in pick(plan, Load) if each.target.uid == "uid-demo-own"}
+    assert ever == {PRIVATE}
+    assert promotion_of(snapshot) == ("Dedicated", "Serving", PRIVATE)
+    assert [each.status.isolation for each in snapshot.tenants] == ["Dedicated", "Shared"]
+    assert where(snapshot, key_of(snapshot, "own")) == {PRIVATE}
+    assert where(snapshot, key_of(snapshot, "lib")) == {SHARED_SET, PRIVATE}
+    assert {each.meta.name: each.status.set for each in snapshot.adapters} == {"own": PRIVATE, "lib": None}
+
+
+def test_without_room_it_waits_and_nothing_of_it_is_loaded_elsewhere() -> None:
+    snapshot, _ = run(isolated_pool(promotion=PROMOTION | {"maxDedicated": 0}), NOW, 20)
+    assert promotion_of(snapshot) == ("Shared", "NoRoom", None)
+    assert snapshot.tenants[0].status.isolation == "Dedicated"
+    assert [each.status.digest is None for each in snapshot.adapters] == [True, False]
+    told = word(snapshot.adapters[0].status, T.VERIFIED)
+    assert told == ("Unknown", "AwaitingReplica")
+
+
+def switched(snapshot: PoolSnapshot, isolation: str) -> PoolSnapshot:
+    """The owner changes the first tenant's isolation."""
+    tenant, *others = snapshot.tenants
+    assert tenant.spec is not None
+    spec = tenant.spec.model_copy(update={"isolation": isolation})
+    return replace(snapshot, tenants=(replace(tenant, spec=spec), *others))
+
+
+def test_a_tenant_moves_into_isolation_and_out_of_it_without_a_gap() -> None:
+    """`run` checks in every step that what statuses name is answered where they say."""
+    calm, _ = run(switched(isolated_pool(), "Shared"), NOW, 20)
+    assert where(calm, key_of(calm, "own")) == {SHARED_SET}
+    snapshot, now, forces = switched(calm, "Dedicated"), NOW + 100, []
+    for _ in range(30):
+        snapshot, _ = run(snapshot, now, 0)
+        now += 1
+        status = snapshot.tenants[0].status
+        forces.append((status.isolation, status.promotion is not None and status.promotion.stage))
+    assert ("Shared", "Warming") in forces, "it goes on where it was until its own set takes over"
+    assert all(stage in ("CuttingOver", "Dedicated") for force, stage in forces if force == "Dedicated")
+    assert forces[-1] == ("Dedicated", "Dedicated")
+    assert where(snapshot, key_of(snapshot, "own")) == {PRIVATE}
+
+    back, seen = run(switched(snapshot, "Shared"), NOW + 200, 140)
+    assert "acme: Draining Demoted" in seen
+    assert promotion_of(back) == ("Shared", "Demoted", None)
+    assert where(back, key_of(back, "own")) == {SHARED_SET}
+    assert set(back.workloads) == {SHARED_SET}
+
+
+def test_where_there_is_no_room_a_tenant_that_wants_isolation_stays_where_it_is_answered() -> None:
+    calm, _ = run(switched(isolated_pool(promotion=PROMOTION | {"maxDedicated": 0}), "Shared"), NOW, 20)
+    snapshot, _ = run(switched(calm, "Dedicated"), NOW + 100, 20)
+    assert promotion_of(snapshot) == ("Shared", "NoRoom", None)
+    assert snapshot.tenants[0].status.isolation == "Shared"
+    assert where(snapshot, key_of(snapshot, "own")) == {SHARED_SET}
+
+
+def test_an_isolated_tenant_waits_for_its_set_however_long_that_is_lost() -> None:
+    snapshot, _ = run(isolated_pool(), NOW, 30)
+    lost = replace(snapshot, replicas=tuple(replace(each, ready=each.set != PRIVATE) for each in snapshot.replicas))
+    for second in (*range(100, 130), *range(800, 830)):
+        lost = act(lost, plan_pool(lost, NOW + second), NOW + second)
+    assert promotion_of(lost) == ("Dedicated", "SetLost", PRIVATE)
+    assert where(lost, key_of(lost, "own")) == set()
+    found = replace(lost, replicas=tuple(replace(each, ready=True) for each in lost.replicas))
+    found, _ = run(found, NOW + 900, 10)
+    assert promotion_of(found) == ("Dedicated", "Serving", PRIVATE)
 
 
 def test_without_room_nothing_is_taken_and_the_tenant_is_told() -> None:
@@ -326,15 +413,18 @@ def test_a_rank_above_all_classes_is_refused_with_what_would_help() -> None:
     )
 
 
-def test_such_an_adapter_is_answered_by_an_isolated_tenants_set_alone() -> None:
+@pytest.mark.parametrize("neighbours", [(), (make_tenant("globex", adapters={"names": ["huge"]}),)])
+def test_such_an_adapter_is_answered_by_an_isolated_tenants_set_alone(neighbours: tuple[Tenant, ...]) -> None:
     snapshot = make_snapshot(
         pool=make_pool(**classes()),
         adapters=(make_adapter("huge"),),
-        tenants=(make_tenant("acme", adapters={"names": ["huge"]}, isolation="Dedicated"),),
+        tenants=(make_tenant("acme", adapters={"names": ["huge"]}, isolation="Dedicated"), *neighbours),
         replicas=(make_replica(0), make_replica(1)),
         workloads={"shared": Workload(2, settled=True)},
     )
-    snapshot = ranked(act(snapshot, plan_pool(snapshot, NOW), NOW), huge=256)
+    while not snapshot.memory.inspections:
+        snapshot = act(snapshot, plan_pool(snapshot, NOW), NOW)
+    snapshot = ranked(snapshot, huge=256)
     snapshot, _ = run(snapshot, NOW, 40)
     assert promotion_of(snapshot) == ("Dedicated", "Serving", PRIVATE)
     assert snapshot.adapters[0].status.set == PRIVATE
