@@ -83,12 +83,38 @@ class Team:
         wanted = {"poolRef": {"name": "smol"}, "source": {"uri": uri or f"http://assets/{name}"}, **spec}
         return await self.apply("LoraAdapter", name, wanted)
 
-    async def tenant(self, name: str, *adapters: str) -> Object:
+    async def tenant(self, name: str, *adapters: str, **spec: Any) -> Object:
         """A tenant of pool `smol` with one key."""
         keys = [{"id": "k1", "sha256": "0" * 64}]
-        return await self.apply(
-            "Tenant", name, {"poolRef": {"name": "smol"}, "adapters": {"names": list(adapters)}, "apiKeys": keys}
-        )
+        wanted = {"poolRef": {"name": "smol"}, "adapters": {"names": list(adapters)}, "apiKeys": keys, **spec}
+        return await self.apply("Tenant", name, wanted)
+
+    async def reach(self, tenant: str, stage: str, seconds: float = 60.0) -> Object:
+        """Wait for a stage of a tenant's promotion; returns what its status says of it."""
+
+        async def ask() -> Object | None:
+            found = (await self.get("Tenant", tenant)).get("status", {}).get("promotion") or {}
+            return found if found.get("stage") == stage else None
+
+        return await eventually(ask, seconds, what=f"{tenant} in stage {stage}")
+
+    async def has_set(self, engines: str, pool: str = "smol") -> bool:
+        """Whether a set's StatefulSet is there."""
+        try:
+            await self.api.get(STATEFUL_SETS.path(self.namespace, f"{pool}-{engines}"))
+        except ApiError as error:
+            if error.code != 404:
+                raise
+            return False
+        return True
+
+    async def set_gone(self, engines: str, seconds: float = 45.0) -> None:
+        """Wait until a set's StatefulSet has been deleted."""
+
+        async def ask() -> bool:
+            return not await self.has_set(engines)
+
+        await eventually(ask, seconds, what=f"set {engines} is deleted")
 
     async def get(self, kind: str, name: str) -> Object:
         """One object."""

@@ -4,23 +4,17 @@ The engines are stubs; requests go where the statuses say, as a gateway sends th
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 import pytest
 
 from lorafleet_contracts.admin import MergedState, ParityState
 from lorafleet_contracts.names import SHARED_SET, merged_set, split_version_key
-from lorafleet_contracts.resources.tenant import ROUTED_STAGES
 from lorafleet_kube.api import KubeApi
-from lorafleet_kube.errors import ApiError
-from lorafleet_kube.reflector import Change, Collection, Reflector
-from lorafleet_operator.shell.kinds import LORA_ADAPTERS, STATEFUL_SETS, TENANTS
+from lorafleet_operator.shell.kinds import STATEFUL_SETS
 from tests.support.operator_process import OperatorProcess
 from tests.support.stub_engine import StubEngine
-from tests.support.team import Object, Team, eventually
+from tests.support.team import Team
+from tests.support.traffic import Traffic, traffic_of
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]
 
@@ -33,85 +27,6 @@ PROMOTION = {
     "demoteAfter": "2s",
     "maxDedicated": 1,
 }
-
-
-@dataclass(slots=True)
-class Traffic:
-    """Requests of tenant `acme` for adapter `pirate`; `served` counts them by set, `failed` says what found nobody."""
-
-    engines: dict[str, list[StubEngine]]
-    namespace: str
-    served: Counter[str] = field(default_factory=Counter)
-    failed: list[str] = field(default_factory=list)
-    stages: list[str] = field(default_factory=list)
-    busy: bool = True
-    _adapter: Object = field(default_factory=dict)
-    _own: str | None = None
-
-    def learn_adapter(self, change: Change[Object]) -> None:
-        """Take one version of the adapter."""
-        self._adapter = change.new or {}
-
-    def learn_tenant(self, change: Change[Object]) -> None:
-        """Take one version of the tenant."""
-        promotion = (change.new or {}).get("status", {}).get("promotion") or {}
-        stage = promotion.get("stage", "")
-        if stage and (not self.stages or self.stages[-1] != stage):
-            self.stages.append(stage)
-        self._own = promotion.get("set") if stage in ROUTED_STAGES else None
-
-    async def run(self) -> None:
-        """Ask all the time. Cancel to stop."""
-        while True:
-            status = self._adapter.get("status", {})
-            if self.busy and status.get("digest"):
-                self.ask(f"{self._adapter['metadata']['uid']}@{status['digest']}", status.get("set") or SHARED_SET)
-            await asyncio.sleep(PAUSE_SECONDS)
-
-    def ask(self, key: str, home: str) -> None:
-        """One request, to the first set that has the version."""
-        for name in (self._own, home, SHARED_SET):
-            for engine in self.engines.get(name or "", ()):
-                if engine.answers(key):
-                    engine.serve(key, f"{self.namespace}/acme")
-                    self.served[name or ""] += 1
-                    return
-        self.failed.append(f"nobody answers {key}; own set {self._own}, home {home}")
-
-
-@asynccontextmanager
-async def traffic_of(api: KubeApi, team: Team, engines: dict[str, list[StubEngine]]) -> AsyncIterator[Traffic]:
-    """Requests for as long as the block lasts, of which none may fail."""
-    traffic = Traffic(engines, team.namespace)
-    reflectors: list[Reflector[Object]] = [
-        Reflector(api, Collection(kind.path(team.namespace)), lambda found: found, learn)
-        for kind, learn in ((LORA_ADAPTERS, traffic.learn_adapter), (TENANTS, traffic.learn_tenant))
-    ]
-    tasks = [asyncio.create_task(each.run()) for each in reflectors]
-    for each in reflectors:
-        await each.synced.wait()
-    tasks.append(asyncio.create_task(traffic.run()))
-    try:
-        yield traffic
-        assert traffic.failed == []
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-async def promotion_of(team: Team) -> Object:
-    """What the tenant's status says."""
-    return (await team.get("Tenant", "acme")).get("status", {}).get("promotion") or {}
-
-
-async def reach(team: Team, stage: str, seconds: float = 60.0) -> Object:
-    """Wait for a stage."""
-
-    async def ask() -> Object | None:
-        found = await promotion_of(team)
-        return found if found.get("stage") == stage else None
-
-    return await eventually(ask, seconds, what=f"stage {stage}")
 
 
 async def merging_engine(api: KubeApi, team: Team, name: str) -> StubEngine:
@@ -137,51 +52,45 @@ async def test_a_tenant_is_promoted_and_demoted_without_a_failed_request(
     tenant = await team.tenant("acme", "pirate")
     own = merged_set(tenant["metadata"]["uid"])
     await team.condition("LoraAdapter", "pirate", "Ready", "True")
-    async with traffic_of(api, team, engines) as traffic:
-        warming = await reach(team, "Warming")
+    async with traffic_of(api, team, Traffic(engines, PAUSE_SECONDS)) as traffic:
+        warming = await team.reach("acme", "Warming")
         assert warming["set"] == own
         engine = await merging_engine(api, team, own)
         engines[own] = [engine]
-        await reach(team, "Checking")
-        assert traffic.served[own] == 0, "nothing goes there before it has been checked"
+        await team.reach("acme", "Checking")
+        assert traffic.served["acme", own] == 0, "nothing goes there before it has been checked"
         assert engine.merged is not None
         parity = ParityState(merged=1.1e-3, unmerged=1e-3, same_argmax=0.99, positions=160)
         engine.merged = engine.merged.model_copy(update={"parity": parity})
         engine.touch()
-        dedicated = await reach(team, "Dedicated")
+        dedicated = await team.reach("acme", "Dedicated")
         assert dedicated["reason"] == "Serving"
-        shared = traffic.served[SHARED_SET]
+        shared = traffic.shared()
         await asyncio.sleep(1)
-        assert traffic.served[own] > 10
-        assert traffic.served[SHARED_SET] == shared, "all of it goes to its own set"
+        assert traffic.served["acme", own] > 10
+        assert traffic.shared() == shared, "all of it goes to its own set"
 
         engine.ready = False
         engine.touch()
         await asyncio.sleep(1)
-        assert traffic.served[SHARED_SET] > shared, "and back while that is away"
+        assert traffic.shared() > shared, "and back while that is away"
         engine.ready = True
         engine.touch()
 
         traffic.busy = False
-        await reach(team, "Draining", 90)
+        await team.reach("acme", "Draining", 90)
         traffic.busy = True
-        told = await reach(team, "Shared")
+        told = await team.reach("acme", "Shared")
         assert told["reason"] == "Demoted"
         assert "set" not in told
-        shared = traffic.served[SHARED_SET]
+        shared = traffic.shared()
         await asyncio.sleep(1)
-        assert traffic.served[SHARED_SET] > shared
+        assert traffic.shared() > shared
 
-        async def gone() -> bool:
-            try:
-                await api.get(STATEFUL_SETS.path(team.namespace, f"smol-{own}"))
-            except ApiError as error:
-                return error.code == 404
-            return False
-
-        await eventually(gone, what="the set is deleted")
+        await team.set_gone(own)
         stages = ["Warming", "Checking", "CuttingOver", "Dedicated", "Draining", "Shared"]
-        assert [each for each in traffic.stages if each != "Shared" or each == traffic.stages[-1]][-6:] == stages
+        assert [each for each in traffic.stages["acme"] if each != "Shared"] == stages[:-1]
+        assert traffic.stages["acme"][-1] == "Shared"
     events = await api.get(f"/api/v1/namespaces/{team.namespace}/events")
     told = {(each["type"], each["reason"]) for each in events["items"] if each["involvedObject"]["kind"] == "Tenant"}
     assert {("Normal", "PromotionWarming"), ("Normal", "PromotionDedicated"), ("Normal", "PromotionDemoted")} <= told
