@@ -14,6 +14,7 @@ from lorafleet_operator.core.conditions import Refusal
 from lorafleet_operator.core.snapshot import Meta
 
 _ESCAPED = ("%2e", "%2f", "%5c", "%00")
+_DOTS = frozenset({".", ".."})
 _WITH_VERSION = ("hf", "oci")
 """Schemes whose addresses end in a version: `@revision`, `@sha256:...` or `:tag`."""
 
@@ -81,9 +82,9 @@ def _is_devious(uri: str) -> bool:
         "@" in parts.netloc
         or bool(parts.query or parts.fragment)
         or "\\" in uri
-        or any(not character.isprintable() for character in uri)
+        or not uri.isprintable()
         or any(escape in lowered for escape in _ESCAPED)
-        or any(segment in (".", "..") for segment in parts.path.split("/"))
+        or not _DOTS.isdisjoint(parts.path.split("/"))
     )
 
 
