@@ -25,7 +25,7 @@ def reversed_objects() -> list[Object]:
             "memory": {"hostCache": "256Mi", "diskCache": "2Gi"},
             "pod": {"resources": resources},
         },
-        "sources": {"allow": [{"prefix": f"http://demo-assets.{DEMO}/"}]},
+        "sources": {"allow": [{"prefix": f"http://demo-assets.{DEMO}/", "private": True}]},
     }
     robot = {"source": {"uri": f"http://demo-assets.{DEMO}/adapters/robot"}, **ref}
     return [

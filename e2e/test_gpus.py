@@ -40,7 +40,7 @@ def pool(gpus: int) -> Object:
         "spec": {
             "baseModel": base,
             "engine": engine,
-            "sources": {"allow": [{"prefix": f"http://demo-assets.{DEMO}/"}]},
+            "sources": {"allow": [{"prefix": f"http://demo-assets.{DEMO}/", "private": True}]},
         },
     }
 

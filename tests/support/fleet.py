@@ -34,6 +34,7 @@ from lorafleet_operator.core.snapshot import (
     Tenant,
     Workload,
 )
+from lorafleet_operator.core.sources import trust_mark
 
 NOW = 1_800_000_000.0
 SIZE = 1000
@@ -156,7 +157,8 @@ def carry_out(
                 workloads = {name: each for name, each in workloads.items() if action.key != f"StatefulSet/smol-{name}"}
             case Inspect():
                 report = report_for(action.fetch.source.uri, sizes.get(action.key.uid, SIZE))
-                inspections[action.key] = Attempt(pending=False, at=now, report=report)
+                mark = trust_mark(action.fetch.source.signers)
+                inspections[action.key] = Attempt(pending=False, at=now, report=report, trust=mark)
             case Load() | Unload():
                 state = states[action.target.replica]
                 assert state is not None

@@ -100,7 +100,8 @@ class PopularityStatus(Resource):
 class LoraAdapterStatus(Resource):
     """The verdict on what was observed.
 
-    `verifiedDigest` is what inspection found for `verifiedGeneration`; `digest` is the version that tenants get, `set`
+    `verifiedDigest` is what inspection found for `verifiedGeneration`, with signatures by the signers whose mark
+    `verifiedBy` is (absent: none were asked for); `digest` is the version that tenants get, `set`
     the set of replicas where (absent: shared). `rankClass` is the ceiling of the class that the rank belongs to.
     """
 
@@ -116,6 +117,7 @@ class LoraAdapterStatus(Resource):
     digest: Digest | None = None
     verified_digest: Digest | None = None
     verified_generation: int | None = None
+    verified_by: Annotated[str, Field(max_length=64)] | None = None
     replicas: ReplicaCounts | None = None
     placements: Annotated[list[Placement], Field(max_length=8, json_schema_extra=ATOMIC)] = []
     versions: Annotated[list[VersionStatus], Field(max_length=8, json_schema_extra=map_list("digest"))] = []

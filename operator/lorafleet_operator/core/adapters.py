@@ -21,6 +21,7 @@ from lorafleet_operator.core.places import Placed
 from lorafleet_operator.core.problems import does_not_fit, explain, needs_owner
 from lorafleet_operator.core.ranks import class_of
 from lorafleet_operator.core.snapshot import Adapter, Attempt
+from lorafleet_operator.core.sources import trust_mark
 from lorafleet_operator.core.verification import Verification
 
 T = ConditionType
@@ -75,6 +76,7 @@ class _Record:
     target_modules: list[str]
     verified_digest: str | None
     verified_generation: int | None
+    verified_by: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,9 +274,17 @@ def _record(case: Case, outcome: _Outcome, seen: Observed) -> _Record:
     place = None if home == SHARED_SET or outcome.digest is None else home
     if facts is not None and case.target is not None and outcome.digest in (None, case.target):
         held, modules = class_of(facts.rank, seen.ceilings), list(facts.target_modules)
-        return _Record(place, facts.rank, held, facts.bytes, modules, facts.digest, case.adapter.meta.generation)
+        verified = facts.digest, case.adapter.meta.generation, _mark(case)
+        return _Record(place, facts.rank, held, facts.bytes, modules, *verified)
     held = old.rank_class
-    return _Record(place, old.rank, held, old.bytes, old.target_modules, old.verified_digest, old.verified_generation)
+    verified = old.verified_digest, old.verified_generation, old.verified_by
+    return _Record(place, old.rank, held, old.bytes, old.target_modules, *verified)
+
+
+def _mark(case: Case) -> str | None:
+    """The mark of the signers by whose signatures the files were taken."""
+    signers = case.pool.trust.signers if case.pool else []
+    return trust_mark(each.public_key for each in signers) or None
 
 
 def _compose(
@@ -306,6 +316,7 @@ def _compose(
         target_modules=record.target_modules,
         verified_digest=record.verified_digest,
         verified_generation=record.verified_generation,
+        verified_by=record.verified_by,
         replicas=counts,
         placements=held,
         versions=versions,
@@ -332,6 +343,7 @@ def _is_news(case: Case, outcome: _Outcome, drafts: list[Draft], record: _Record
         old.target_modules,
         old.verified_digest,
         old.verified_generation,
+        old.verified_by,
     )
     return (
         old.observed_generation != generation

@@ -101,7 +101,8 @@ class Attempt:
     """A call of the admin port as the pool's task remembers it: still `pending`, or ended at `at` (epoch seconds).
 
     `failures` counts failed calls in a row; `problem` is the last failure, `report` an inspection's findings, `reason`
-    why a load went to this replica, `replica` the one that an inspection went to.
+    why a load went to this replica, `replica` the one that an inspection went to, `trust` the mark of the signers that
+    it asked for.
     """
 
     pending: bool
@@ -111,6 +112,7 @@ class Attempt:
     report: AdapterReport | None = None
     reason: str = ""
     replica: str = ""
+    trust: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)

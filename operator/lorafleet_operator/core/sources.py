@@ -4,6 +4,8 @@ What a spec says is hostile: an address counts only where it is plain and a rule
 answers under a name is the engine's to judge (loader/egress.py), by what the rule allows.
 """
 
+import hashlib
+from collections.abc import Iterable
 from urllib.parse import SplitResult, urlsplit
 
 from lorafleet_contracts.admin import SourceAccess, SourceSpec
@@ -13,6 +15,7 @@ from lorafleet_contracts.resources.sources import SourceRule
 from lorafleet_operator.core.conditions import Refusal
 from lorafleet_operator.core.snapshot import Meta
 
+MARK_DIGITS = 16
 _ESCAPED = ("%2e", "%2f", "%5c", "%00")
 _DOTS = frozenset({".", ".."})
 _WITH_VERSION = ("hf", "oci")
@@ -44,6 +47,12 @@ def source_of(uri: str, namespace: str, spec: LoraPoolSpec) -> SourceSpec:
     private = any(rule.private and _covers(rule, uri, namespace) for rule in spec.sources.allow)
     signers = [each.public_key for each in spec.trust.signers]
     return SourceSpec(uri=uri, access=_access(uri, spec).model_copy(update={"private": private}), signers=signers)
+
+
+def trust_mark(signers: Iterable[str]) -> str:
+    """What tells one set of signers' keys from another, "" for none."""
+    keys = sorted(each.strip() for each in signers)
+    return hashlib.sha256("\n".join(keys).encode()).hexdigest()[:MARK_DIGITS] if keys else ""
 
 
 def base_access(spec: LoraPoolSpec) -> SourceAccess:

@@ -9,6 +9,7 @@ from lorafleet_operator.core.conditions import Refusal
 from lorafleet_operator.core.problems import explain, needs_owner, retry_at
 from lorafleet_operator.core.ranks import is_above, refuse_rank
 from lorafleet_operator.core.snapshot import Adapter, Attempt
+from lorafleet_operator.core.sources import trust_mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,13 @@ def verify(adapter: Adapter, spec: LoraPoolSpec, attempt: Attempt | None, *, iso
 
     `isolated`: a tenant that has its own set of replicas calls it, so that no rank class need hold it.
     """
-    facts = _recorded(adapter)
+    mark = trust_mark(each.public_key for each in spec.trust.signers)
+    facts = _recorded(adapter, mark)
     if facts is not None:
         return _judge(facts, "", spec, isolated)
-    if attempt is None:
+    if attempt is None or (attempt.trust != mark and not attempt.pending):
         return Verification(due=0.0)
-    if attempt.report is not None:
+    if attempt.report is not None and attempt.trust == mark:
         return _judge(_facts_of(attempt.report), attempt.report.base, spec, isolated)
     due = None if attempt.pending else retry_at(attempt)
     if attempt.problem is None:
@@ -62,12 +64,15 @@ def undeclared(base: str) -> bool:
     return not base or base[0] in "/.~"
 
 
-def _recorded(adapter: Adapter) -> Facts | None:
-    """Facts of an earlier verification: of this generation, or of the very files that the spec declares by digest."""
+def _recorded(adapter: Adapter, mark: str) -> Facts | None:
+    """Facts of an earlier verification: of this generation, or of the very files that the spec declares by digest.
+
+    By the signers of this `mark`, where there must be some: when they change, all is verified anew.
+    """
     status = adapter.status
     declared = adapter.spec.source.digest if adapter.spec else None
     same = status.verified_generation == adapter.meta.generation or declared == status.verified_digest
-    if status.verified_digest is None or not same:
+    if status.verified_digest is None or not same or (mark and status.verified_by != mark):
         return None
     return Facts(
         digest=status.verified_digest,

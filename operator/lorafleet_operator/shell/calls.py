@@ -13,6 +13,7 @@ from typing import Any
 from lorafleet_contracts.admin import AdapterReport, Display, InspectRequest, SourceSpec, VersionRequest
 from lorafleet_operator.core.actions import Fetch, Inspect, Load, Unload
 from lorafleet_operator.core.snapshot import Attempt, InspectionKey, Memory, VersionOn
+from lorafleet_operator.core.sources import trust_mark
 from lorafleet_operator.errors import CredentialsError, EngineError, EngineUnreachableError, NotLeadingError
 from lorafleet_operator.shell.admin import AdminAddress, EngineAdmin
 from lorafleet_operator.shell.source_secrets import ReadCredentials
@@ -86,7 +87,8 @@ class PoolCalls:
         """Begin a call; its end is remembered and announced."""
         match action:
             case Inspect():
-                self._begin(self._inspections, action.key, replica=action.replica)
+                mark = trust_mark(action.fetch.source.signers)
+                self._begin(self._inspections, action.key, replica=action.replica, trust=mark)
                 self._spawn(self._inspect(action, address))
             case Load():
                 self._begin(self._loads, action.target, reason=action.choice.reason)
@@ -116,9 +118,17 @@ class PoolCalls:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _begin(
-        self, calls: dict[Any, Attempt], key: InspectionKey | VersionOn, *, replica: str = "", reason: str = ""
+        self,
+        calls: dict[Any, Attempt],
+        key: InspectionKey | VersionOn,
+        *,
+        replica: str = "",
+        reason: str = "",
+        trust: str = "",
     ) -> None:
-        before = calls.get(key) or Attempt(pending=True, at=0.0)
+        before = calls.get(key)
+        if before is None or before.trust != trust:  # what was found for other signers says nothing of these
+            before = Attempt(pending=True, at=0.0, trust=trust)
         calls[key] = replace(before, pending=True, at=self._clock(), replica=replica, reason=reason)
 
     def _follow_clock(self) -> None:

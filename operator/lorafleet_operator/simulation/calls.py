@@ -12,6 +12,7 @@ from lorafleet_contracts.admin import AdapterReport, Problem, ProblemCode, Tier,
 from lorafleet_operator.core.actions import Inspect, Load, Unload
 from lorafleet_operator.core.places import Choice
 from lorafleet_operator.core.snapshot import Attempt, InspectionKey, Memory, VersionOn
+from lorafleet_operator.core.sources import trust_mark
 from lorafleet_operator.simulation.clock import Clock
 from lorafleet_operator.simulation.engines import Engine
 
@@ -91,7 +92,8 @@ class Calls:
     def inspect(self, action: Inspect) -> None:
         """Fetch and verify: afterwards the files are on that replica's disk tier."""
         key, files = action.key, self._files[action.key.uid]
-        self._inspections[key] = Attempt(pending=True, at=self._clock.now, replica=action.replica)
+        mark = trust_mark(action.fetch.source.signers)
+        self._inspections[key] = Attempt(pending=True, at=self._clock.now, replica=action.replica, trust=mark)
 
         def end() -> None:
             engine, begun = self._find(action.replica), self._inspections[key]

@@ -6,6 +6,7 @@ import pytest
 
 from lorafleet_contracts.admin import Problem, ProblemCode, VersionPhase
 from lorafleet_contracts.conditions import ConditionType
+from lorafleet_contracts.resources.pool import Signer, Trust
 from lorafleet_operator.core.actions import Inspect, Load, Plan, Unload
 from lorafleet_operator.core.planning import plan_pool
 from lorafleet_operator.core.residency import GRACE_SECONDS
@@ -13,7 +14,9 @@ from lorafleet_operator.core.snapshot import (
     Attempt,
     InspectionKey,
     Memory,
+    PoolSnapshot,
 )
+from lorafleet_operator.core.sources import trust_mark
 from tests.support.fleet import (
     NOW,
     PREFIX,
@@ -63,6 +66,51 @@ def test_a_bad_new_version_leaves_the_old_one_serving() -> None:
     assert word(status, ConditionType.AVAILABLE) == ("True", "OldVersionServes")
     assert status.digest == digest_of(f"{PREFIX}pirate")
     assert not plan.actions
+
+
+def trusting(snapshot: PoolSnapshot, key: str) -> PoolSnapshot:
+    """The same, once the pool takes only what the holder of a key has signed."""
+    assert snapshot.pool.spec is not None
+    trust = Trust(signers=[Signer(public_key=f"-----BEGIN PUBLIC KEY-----\n{key}\n")])
+    pool = replace(snapshot.pool, spec=snapshot.pool.spec.model_copy(update={"trust": trust}))
+    return replace(snapshot, pool=pool)
+
+
+def refused(snapshot: PoolSnapshot, generation: int) -> PoolSnapshot:
+    """The same, once its inspection has found no good signature."""
+    [inspect] = pick(plan_pool(snapshot, NOW), Inspect)
+    assert inspect.fetch.source.signers
+    problem = Problem(title="t", status=422, code=ProblemCode.SIGNATURE_REFUSED, detail="no model.sig")
+    attempt = Attempt(False, NOW, 1, problem, trust=trust_mark(inspect.fetch.source.signers))
+    key = InspectionKey("uid-demo-pirate", generation)
+    return replace(snapshot, memory=replace(snapshot.memory, inspections={key: attempt}))
+
+
+def test_a_new_version_that_nobody_signed_leaves_the_old_one_serving() -> None:
+    snapshot = trusting(ready_snapshot(), "a")
+    for _ in range(3):
+        snapshot = carry_out(snapshot, plan_pool(snapshot, LATER), LATER)
+    status = snapshot.adapters[0].status
+    assert (status.verified_generation, bool(status.verified_by)) == (1, True)
+
+    snapshot = refused(change_adapter(snapshot, source={"uri": f"{PREFIX}unsigned"}), 2)
+    plan = plan_pool(snapshot, LATER)
+    assert word(status_of(plan, "pirate"), ConditionType.VERIFIED) == ("False", "SignatureRefused")
+    assert word(status_of(plan, "pirate"), ConditionType.AVAILABLE) == ("True", "OldVersionServes")
+    assert status_of(plan, "pirate").digest == digest_of(f"{PREFIX}pirate")
+    assert not pick(plan, Unload)
+
+
+def test_new_signers_have_everything_verified_anew_and_take_what_they_did_not_sign() -> None:
+    asked = trusting(ready_snapshot(), "a")
+    first = plan_pool(asked, NOW)
+    assert len(pick(first, Inspect)) == 1
+    assert status_of(first, "pirate").digest == digest_of(f"{PREFIX}pirate"), "it serves until that is known"
+    assert not pick(first, Unload)
+    assert status_of(plan_pool(refused(asked, 1), NOW), "pirate").digest is None
+    # What was found for one signer says nothing of another.
+    other = trusting(refused(asked, 1), "b")
+    assert len(pick(plan_pool(other, NOW), Inspect)) == 1
 
 
 def test_a_serving_version_that_was_lost_during_an_update_is_loaded_again() -> None:

@@ -54,6 +54,15 @@ def test_another_base_is_refused() -> None:
     assert refusal.reason == Reason.BASE_MISMATCH
 
 
+def test_where_digests_are_required_the_base_must_be_named() -> None:
+    pool = make_pool(trust={"requireDigest": True}).spec
+    assert pool is not None
+    refusal = verify(make_adapter("a"), pool, found(base="")).refusal
+    assert refusal is not None
+    assert refusal.reason == Reason.BASE_MISMATCH
+    assert verify(make_adapter("a"), pool, found(base="smollm2")).refusal is None
+
+
 def test_a_module_that_the_pool_does_not_list_is_refused_by_name() -> None:
     refusal = judge(found(target_modules=["q_proj", "up_proj"])).refusal
     assert refusal is not None
@@ -70,6 +79,7 @@ def test_a_module_that_the_pool_does_not_list_is_refused_by_name() -> None:
         (ProblemCode.UNSUPPORTED_ADAPTER, False, Reason.UNSUPPORTED_ADAPTER),
         (ProblemCode.DOES_NOT_FIT, False, Reason.DOES_NOT_FIT),
         (ProblemCode.SOURCE_FORBIDDEN, False, Reason.SOURCE_NOT_ALLOWED),
+        (ProblemCode.SIGNATURE_REFUSED, False, Reason.SIGNATURE_REFUSED),
         (ProblemCode.INVALID_REQUEST, False, Reason.INVALID),
     ],
 )
@@ -93,12 +103,20 @@ def test_passing_troubles_are_told_from_the_second_time_on(code: ProblemCode) ->
     assert "why" in trouble.message
 
 
-@pytest.mark.parametrize("code", [ProblemCode.SOURCE_UNREACHABLE, ProblemCode.NOT_FOUND])
-def test_a_source_that_stays_away_is_the_owners_to_look_at_and_is_tried_on(code: ProblemCode) -> None:
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (ProblemCode.SOURCE_UNREACHABLE, Reason.SOURCE_UNREACHABLE),
+        (ProblemCode.SOURCE_DENIED, Reason.SOURCE_DENIED),
+        (ProblemCode.CREDENTIALS_UNUSABLE, Reason.CREDENTIALS_UNUSABLE),
+        (ProblemCode.NOT_FOUND, Reason.SOURCE_UNREACHABLE),
+    ],
+)
+def test_a_source_that_stays_away_is_the_owners_to_look_at_and_is_tried_on(code: ProblemCode, reason: Reason) -> None:
     assert judge(failed(code, 2)).refusal is None
     verification = judge(failed(code, 3))
     assert verification.refusal is not None
-    assert verification.refusal.reason == Reason.SOURCE_UNREACHABLE
+    assert verification.refusal.reason == reason
     assert verification.due == NOW + 4
     assert judge(failed(ProblemCode.LOADER_BUSY, 30)).refusal is None
 
