@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,9 +40,11 @@ def main() -> int:
     given = parser.parse_args()
     runs: dict[float, dict[int, dict[str, Outcome]]] = {skew: {} for skew in SKEWS}
     moves = 0
-    for skew in SKEWS:
-        for seed in SEEDS:
-            runs[skew][seed], made = _compare(Setting(skew, seed=seed))
+    settings = [Setting(skew, seed=seed) for skew in SKEWS for seed in SEEDS]
+    with ProcessPoolExecutor() as pool:
+        for setting, (outcomes, made) in zip(settings, pool.map(_compare, settings), strict=True):
+            _tell(setting, outcomes, made)
+            runs[setting.zipf][setting.seed] = outcomes
             moves = max(moves, made)
     fresh, again = _time_plans()
     print(
@@ -70,21 +73,25 @@ def main() -> int:
 def _compare(setting: Setting) -> tuple[dict[str, Outcome], int]:
     """All arms on one trace, and the moves of ours in its busiest hour."""
     trace, outcomes, moves = make_trace(setting), {}, 0
-    print(
-        f"== Zipf {setting.zipf}, seed {setting.seed}: {len(trace.times)} requests, {setting.adapters} adapters, "
-        f"{setting.replicas} replicas"
-    )
     for name, build in ARMS.items():
         arm = build(trace, setting)
-        outcome = outcomes[name] = run(arm, trace, setting)
+        outcomes[name] = run(arm, trace, setting)
         if isinstance(arm, Ours):
             moves = most_in_an_hour(arm.moves)
+    return outcomes, moves
+
+
+def _tell(setting: Setting, outcomes: Mapping[str, Outcome], moves: int) -> None:
+    print(
+        f"== Zipf {setting.zipf}, seed {setting.seed}: {setting.adapters} adapters, {setting.replicas} replicas, "
+        f"{moves} moves in an hour"
+    )
+    for name, outcome in outcomes.items():
         print(
             f"   {name}: {outcome.cold_loads} of {outcome.requests} requests met a cold adapter, busiest replica "
-            f"{outcome.peak_load_ratio:.3f} of the mean" + (f", {moves} moves in an hour" if name == "ours" else ""),
+            f"{outcome.peak_load_ratio:.3f} of the mean",
             flush=True,
         )
-    return outcomes, moves
 
 
 def _means(runs: Iterable[Mapping[str, Outcome]]) -> Figures:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from e2e.placement.trace import Setting, Trace
 from lorafleet_operator.core.placement import place
-from lorafleet_operator.core.places import Bin, Item, Policy
+from lorafleet_operator.core.places import Bin, Choice, Item, Policy
 from lorafleet_operator.core.popularity import SLOW_SECONDS
 
 PLAN_SECONDS = 60.0
@@ -61,6 +61,7 @@ class Ours:
     holders: list[list[int]] = field(default_factory=list)
     moves: list[float] = field(default_factory=list)
     _at: float = 0.0
+    _choices: list[tuple[Choice, ...]] = field(default_factory=list)
 
     def plan(self, asked: Counter[int], now: float) -> list[tuple[int, int]]:
         """Fold the rates as the operator does (its slow mean), place, and carry out."""
@@ -74,18 +75,24 @@ class Ours:
         placement = place(self.items, self.bins, Policy(REDUNDANCY, moves=1 if now else 0))
         self.moves += [now] * placement.moves
         before, index = self.holders, {each.name: number for number, each in enumerate(self.bins)}
-        choices = [placement.placed[each.key].choices for each in self.items]
+        choices, known = (
+            [placement.placed[each.key].choices for each in self.items],
+            self._choices or [()] * len(self.items),
+        )
         self.holders = [[index[choice.replica] for choice in each] for each in choices]
         self.items = [
-            replace(
+            item
+            if chosen == old
+            else replace(
                 item,
                 holders=frozenset(choice.replica for choice in chosen),
                 reasons={choice.replica: choice.reason for choice in chosen},
                 asked={choice.replica: choice.tier for choice in chosen},
                 had=len(chosen),
             )
-            for item, chosen in zip(self.items, choices, strict=True)
+            for item, chosen, old in zip(self.items, choices, known, strict=True)
         ]
+        self._choices = choices
         return [
             (adapter, each) for adapter, old in enumerate(before) for each in old if each not in self.holders[adapter]
         ]
