@@ -87,7 +87,7 @@ async def test_the_server_fills_in_the_models_defaults(api: KubeApi) -> None:
         ("LoraPool", "replicas", {"min": 3, "max": 2}, "replicas.max must not be below replicas.min"),
         ("LoraPool", "replicas.desired", 2, "set mode: External"),
         ("LoraPool", "replicas", {"mode": "External", "desired": 0}, "replicas.desired"),
-        ("LoraPool", "baseModel.source.uri", "s3://bucket/x", "baseModel.source.uri"),
+        ("LoraPool", "baseModel.source.uri", "ftp://host/x", "baseModel.source.uri"),
         ("LoraPool", "baseModel.name", "has space", "baseModel.name"),
         ("LoraPool", "targetModules", ["q_proj", "lm_head"], "targetModules"),
         ("LoraPool", "targetModules", [], "targetModules"),

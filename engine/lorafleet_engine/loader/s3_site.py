@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from urllib.parse import quote, urlsplit
 
 import httpx
-from minio.credentials import Credentials as Keys
+from minio.credentials.credentials import Credentials as Keys
 from minio.signer import sign_v4_s3
 
 from lorafleet_contracts.admin import ProblemCode

@@ -274,8 +274,8 @@ def _record(case: Case, outcome: _Outcome, seen: Observed) -> _Record:
     place = None if home == SHARED_SET or outcome.digest is None else home
     if facts is not None and case.target is not None and outcome.digest in (None, case.target):
         held, modules = class_of(facts.rank, seen.ceilings), list(facts.target_modules)
-        verified = facts.digest, case.adapter.meta.generation, _mark(case)
-        return _Record(place, facts.rank, held, facts.bytes, modules, *verified)
+        found = facts.digest, case.adapter.meta.generation, _mark(case)
+        return _Record(place, facts.rank, held, facts.bytes, modules, *found)
     held = old.rank_class
     verified = old.verified_digest, old.verified_generation, old.verified_by
     return _Record(place, old.rank, held, old.bytes, old.target_modules, *verified)
