@@ -43,13 +43,12 @@ def configuration(targets: Sequence[Target]) -> str:
 
 
 @contextmanager
-def running(folder: Path, targets: Sequence[Target]) -> Iterator[str]:
-    """The address of a Prometheus that scrapes these, while the block runs."""
+def running(folder: Path, targets: Sequence[Target]) -> Iterator[httpx.Client]:
+    """A client of a Prometheus that scrapes these, while the block runs."""
     cache = find_cache()
     fetch_missing(cache)
     (folder / "prometheus.yml").write_text(configuration(targets))
     (port,) = find_free_ports(1)
-    address = f"http://127.0.0.1:{port}"
     command = [
         locate(cache, "prometheus"),
         f"--config.file={folder / 'prometheus.yml'}",
@@ -57,28 +56,29 @@ def running(folder: Path, targets: Sequence[Target]) -> Iterator[str]:
         f"--web.listen-address=127.0.0.1:{port}",
         "--web.console.templates=/nonexistent",
     ]
-    with (folder / "prometheus.log").open("w") as log:
+    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
+    with client, (folder / "prometheus.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            _await_ready(address, process, folder / "prometheus.log")
-            yield address
+            _await_ready(client, process, folder / "prometheus.log")
+            yield client
         finally:
             process.terminate()
             process.wait()
 
 
-def ask(address: str, expression: str) -> list[dict[str, object]]:
+def ask(prometheus: httpx.Client, expression: str) -> list[dict[str, object]]:
     """What an expression gives now; not-a-number counts as nothing."""
-    answer = httpx.get(f"{address}/api/v1/query", params={"query": expression}, timeout=30)
+    answer = prometheus.get("/api/v1/query", params={"query": expression})
     answer.raise_for_status()
     return [each for each in json.loads(answer.content)["data"]["result"] if each["value"][1] != "NaN"]
 
 
-def _await_ready(address: str, process: "subprocess.Popen[bytes]", log: Path, seconds: float = 60) -> None:
+def _await_ready(client: httpx.Client, process: "subprocess.Popen[bytes]", log: Path, seconds: float = 60) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until and process.poll() is None:
         try:
-            if httpx.get(f"{address}/-/ready", timeout=2).status_code == httpx.codes.OK:
+            if client.get("/-/ready", timeout=2).status_code == httpx.codes.OK:
                 return
         except httpx.TransportError:
             pass

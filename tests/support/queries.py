@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import yaml
@@ -10,7 +10,8 @@ import yaml
 from e2e.cluster.paths import REPOSITORY
 
 CHART = REPOSITORY / "charts" / "lorafleet"
-WINDOW, VARIABLES = "5m", {"pool": "demo/smol", "adapter": "demo/pirate", "tenant": "demo/acme"}
+WINDOW = "5m"
+QUICKSTART = {"pool": "demo/smol", "adapter": "demo/pirate", "tenant": "demo/acme"}
 """What stands for Grafana's variables."""
 
 
@@ -22,12 +23,12 @@ class Shipped:
     expression: str
 
 
-def panels() -> Iterator[Shipped]:
+def panels(variables: Mapping[str, str] = QUICKSTART) -> Iterator[Shipped]:
     """The dashboards' queries, their variables filled in."""
     for path in sorted((CHART / "dashboards").glob("*.json")):
         for panel in json.loads(path.read_text())["panels"]:
             for target in panel["targets"]:
-                yield Shipped(f"{path.stem}: {panel['title']} {target['refId']}", fill(target["expr"]))
+                yield Shipped(f"{path.stem}: {panel['title']} {target['refId']}", fill(target["expr"], variables))
 
 
 def alerts() -> Iterator[Shipped]:
@@ -37,7 +38,7 @@ def alerts() -> Iterator[Shipped]:
             yield Shipped(rule["alert"], rule["expr"])
 
 
-def fill(expression: str) -> str:
+def fill(expression: str, variables: Mapping[str, str]) -> str:
     """Without Grafana's variables."""
     expression = expression.replace("$__rate_interval", WINDOW)
-    return re.sub(r"\$(\w+)", lambda match: VARIABLES[match[1]], expression)
+    return re.sub(r"\$(\w+)", lambda match: variables[match[1]], expression)

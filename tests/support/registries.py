@@ -4,6 +4,8 @@ of queries."""
 from prometheus_client import CollectorRegistry
 
 from lorafleet_contracts.admin import Tier
+from lorafleet_contracts.capacity import MemoryBudget
+from lorafleet_engine.messages import LoopCounters, LoopState
 from lorafleet_engine.server.metrics import LoaderFigures
 from lorafleet_engine.server.metrics import Metrics as EngineMetrics
 from lorafleet_gateway.core.limits import Limit
@@ -18,9 +20,27 @@ LIMITS = tuple(Limit)
 PHASES = ("fetch", "verify", "pack", "read", "load")
 
 
-def drive_engine(pairs: int) -> CollectorRegistry:
-    """An engine that so many pairs of adapter and tenant used."""
-    metrics = EngineMetrics()
+STATE = LoopState(
+    budget=MemoryBudget(total=100, weights=50, activations=5, adapters=30, kv=15, kv_tokens=64),
+    adapter_bytes=10,
+    pages=100,
+    pages_free=50,
+    pages_adapters=20,
+    pages_kv=30,
+    running=2,
+    waiting=1,
+    versions=(),
+    counters=LoopCounters(prefix_queried_tokens=10, prefix_hit_tokens=5),
+    step_ms=5.0,
+    step_adapters=2,
+    step_rank_sum=24,
+    draining=False,
+)
+
+
+def drive_engine(pairs: int, metrics: EngineMetrics | None = None) -> CollectorRegistry:
+    """An engine that so many pairs of adapter and tenant used, once more where it is given."""
+    metrics = metrics or EngineMetrics()
     for number in range(pairs):
         who = f"team/adapter-{number}", f"team/tenant-{number}"
         for code in CODES:
@@ -34,13 +54,15 @@ def drive_engine(pairs: int) -> CollectorRegistry:
         metrics.count_eviction(tier)
         for phase in PHASES:
             metrics.observe_load(phase, tier, 1.0)
-    metrics.render(None, LoaderFigures(0, dict.fromkeys(Tier, 1)), str)
+    metrics.observe_first(0.1, 0.01)
+    metrics.observe_gap(0.01)
+    metrics.render(STATE, LoaderFigures(0, dict.fromkeys(Tier, 1)), str)
     return metrics.registry
 
 
-def drive_gateway(tenants: int) -> CollectorRegistry:
-    """A gateway that refused requests of so many tenants."""
-    metrics = GatewayMetrics()
+def drive_gateway(tenants: int, metrics: GatewayMetrics | None = None) -> CollectorRegistry:
+    """A gateway that refused requests of so many tenants, once more where it is given."""
+    metrics = metrics or GatewayMetrics()
     for number in range(tenants):
         metrics.count_refusal(f"team/tenant-{number}", "model_not_found")
         for limit in LIMITS:
@@ -50,15 +72,17 @@ def drive_gateway(tenants: int) -> CollectorRegistry:
     for state in ("known", "unknown"):
         metrics.replicas.labels(state).set(1)
     metrics.answers.labels("picked").inc()
+    metrics.pick_seconds.observe(0.001)
     return metrics.registry
 
 
-def drive_operator(pools: int) -> OperatorMetrics:
-    """An operator that decides for so many pools."""
-    metrics = OperatorMetrics()
+def drive_operator(pools: int, metrics: OperatorMetrics | None = None) -> OperatorMetrics:
+    """An operator that decides for so many pools, once more where it is given."""
+    metrics = metrics or OperatorMetrics()
     for number in range(pools):
         pool = make_pool(f"pool-{number}")
         metrics.board.show(make_snapshot(pool=pool, adapters=(make_adapter("a"),), tenants=(make_tenant("t"),)))
+    metrics.plan_seconds.observe(0.01)
     for outcome in ("empty", "work"):
         metrics.plans.labels(outcome).inc()
     for outcome in ("done", "refused"):
