@@ -15,7 +15,7 @@ from tests.chart.conftest import Render
 pytestmark = pytest.mark.apiserver
 
 SYSTEM = "lorafleet-system"
-POOLS = "rbac-pools"
+POOLS, TEAM = "rbac-pools", "rbac-team"
 Kubectl = Callable[..., str]
 Rights = set[tuple[str, str, str, str]]  # group, resource, object ("" = any), verb
 KINDS = ("lorapools", "loraadapters", "tenants")
@@ -97,6 +97,13 @@ def test_each_account_may_do_exactly_what_its_program_does(installed: Kubectl) -
     assert may(installed, "operator", SYSTEM) == OPERATOR_AT_HOME
     assert may(installed, "gateway", POOLS) == GATEWAY
     assert may(installed, "gateway", SYSTEM) == GATEWAY
+
+
+def test_credentials_of_sources_are_read_only_where_they_are_listed(installed: Kubectl, render: Render) -> None:
+    installed("apply", "-f", "-", stdin=f"apiVersion: v1\nkind: Namespace\nmetadata: {{name: {TEAM}}}\n")
+    install(installed, render, f"sourceSecrets[0].namespace={TEAM}", "sourceSecrets[0].names={s3}")
+    assert may(installed, "operator", TEAM) == OPERATOR | rights("", ("secrets",), ("get",), "s3")
+    assert may(installed, "operator", POOLS) == OPERATOR
 
 
 @pytest.mark.parametrize(
