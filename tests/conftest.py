@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from hypothesis import settings
 
 from tests.support.apiserver import apiserver
 from tests.support.law_records import LawRecords
@@ -11,7 +12,9 @@ __all__ = ["apiserver"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A run whose laws are tried in many cases leaves records."""
+    """A run whose laws are tried in many cases leaves records. No case has a deadline: a busy machine would miss it."""
+    settings.register_profile("patient", deadline=None)
+    settings.load_profile("patient")
     wanted = os.environ.get("LORAFLEET_CASES")
     if wanted:
         config.pluginmanager.register(LawRecords(int(wanted)))
