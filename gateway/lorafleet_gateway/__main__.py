@@ -15,10 +15,6 @@ from lorafleet_gateway.shell.service import serve
 from lorafleet_kube.errors import KubeError
 from lorafleet_kube.logs import set_up_logs
 
-SWITCH_SECONDS = 0.0005
-"""After which the event loop lets gRPC's own thread run, which hands it every message: with the default of 5 ms the
-slowest of twenty requests wait for that several times."""
-
 
 def main() -> None:
     """Run one command; the settings come from the environment."""
@@ -43,7 +39,6 @@ def _run(command: str, settings: Settings) -> None:
         case "drain":
             asyncio.run(drain(settings.envoy_admin_port, settings.drain_seconds))
         case _:
-            sys.setswitchinterval(SWITCH_SECONDS)
             uvloop.run(serve(settings))
 
 

@@ -21,6 +21,7 @@ class Settings:
     listen_host: str
     listen_port: int
     picker_port: int
+    log_port: int
     health_host: str
     health_port: int
     envoy_admin_port: int
@@ -53,6 +54,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         listen_host=text("LISTEN_HOST", "0.0.0.0"),
         listen_port=number("LISTEN_PORT", 8080),
         picker_port=number("PICKER_PORT", 9002),
+        log_port=number("LOG_PORT", 9004),
         health_host=text("HEALTH_HOST", "0.0.0.0"),
         health_port=number("HEALTH_PORT", 9003),
         envoy_admin_port=number("ENVOY_ADMIN_PORT", 19000),

@@ -20,7 +20,7 @@ def build_bootstrap(options: EnvoyOptions) -> Document:
         "dynamic_resources": {"cds_config": cds},
         "static_resources": {
             "listeners": build_listeners(options),
-            "clusters": [_picker_cluster(options.picker_port)],
+            "clusters": [_grpc_cluster("picker", options.picker_port), _grpc_cluster("log", options.log_port)],
         },
         "overload_manager": _overload_manager(options),
     }
@@ -38,18 +38,18 @@ def unlimited_breakers() -> Document:
     return {"thresholds": [dict.fromkeys(names, UNLIMITED)]}
 
 
-def _picker_cluster(port: int) -> Document:
+def _grpc_cluster(name: str, port: int) -> Document:
     # the keep-alive ends streams of a picker that hangs without closing its connection; one that a busy machine lets
     # wait for a second does not hang
     keepalive = {"connection_keepalive": {"interval": "2s", "timeout": "2s"}}
     endpoint = {"endpoint": {"address": address("127.0.0.1", port)}}
     return {
-        "name": "picker",
+        "name": name,
         "type": "STATIC",
         "connect_timeout": "1s",
         "circuit_breakers": unlimited_breakers(),
         "typed_extension_protocol_options": http_options({"http2_protocol_options": keepalive}),
-        "load_assignment": {"cluster_name": "picker", "endpoints": [{"lb_endpoints": [endpoint]}]},
+        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [endpoint]}]},
     }
 
 

@@ -202,7 +202,7 @@ def _log_of_ends() -> Document:
             "common_config": {
                 "log_name": "ends",
                 "transport_api_version": "V3",
-                "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}},
+                "grpc_service": {"envoy_grpc": {"cluster_name": "log"}},
                 "buffer_size_bytes": 0,  # each at once
             },
         },

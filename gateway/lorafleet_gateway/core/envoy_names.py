@@ -46,6 +46,7 @@ class EnvoyOptions:
     listen_port: int
     admin_port: int
     picker_port: int
+    log_port: int
     picker_seconds: int
     max_body: int
     request_seconds: int

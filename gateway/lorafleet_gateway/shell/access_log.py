@@ -1,37 +1,24 @@
-"""Hears from Envoy which requests have ended. Envoy calls it on the picker's port, for requests whose end matters only.
+"""Hears from Envoy which requests have ended. Envoy calls it on a port of its own, for requests whose end matters only.
 
 Envoy writes an entry once, when the last byte was sent or the client has left (core/envoy_listeners.py says for which).
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
-from envoy.service.accesslog.v3 import als_pb2, als_pb2_grpc
+from envoy.service.accesslog.v3 import als_pb2
+
+from lorafleet_gateway.shell.grpc_port import Stream
 
 
-class AccessLog(als_pb2_grpc.AccessLogServiceServicer):  # type: ignore[misc]  # generated code is untyped
+class AccessLog:
     """`on_end` is called with the id of each request that has ended."""
 
     def __init__(self, on_end: Callable[[str], None]) -> None:
         self._on_end = on_end
-        self._streams: set[asyncio.Task[object]] = set()
 
-    async def StreamAccessLogs(
-        self, messages: AsyncIterator[als_pb2.StreamAccessLogsMessage], _: object
-    ) -> als_pb2.StreamAccessLogsResponse:
+    async def process(self, stream: Stream) -> None:
         """One gRPC stream per Envoy worker, for as long as both live."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._streams.add(task)
-        try:
-            async for message in messages:
-                for entry in message.http_logs.log_entry:
-                    self._on_end(entry.request.request_id)
-        finally:
-            self._streams.discard(task)
-        return als_pb2.StreamAccessLogsResponse()
-
-    def close(self) -> None:
-        """End the streams, which Envoy never would."""
-        for task in self._streams:
-            task.cancel()
+        while (message := await stream.read()) is not None:
+            for entry in als_pb2.StreamAccessLogsMessage.FromString(message).http_logs.log_entry:
+                self._on_end(entry.request.request_id)
+        await stream.write(als_pb2.StreamAccessLogsResponse().SerializeToString())

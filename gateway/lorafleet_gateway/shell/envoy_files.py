@@ -42,6 +42,7 @@ def _envoy_options(settings: Settings) -> EnvoyOptions:
         listen_port=settings.listen_port,
         admin_port=settings.envoy_admin_port,
         picker_port=settings.picker_port,
+        log_port=settings.log_port,
         picker_seconds=settings.cold_seconds + PICKER_SECONDS,
         max_body=settings.max_body,
         request_seconds=settings.request_seconds,

@@ -8,12 +8,9 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
-from typing import TypeAlias
 
-import grpc
 import orjson
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
-from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as ext_proc_grpc
 
 from lorafleet_contracts.admin import PortName
 from lorafleet_contracts.names import HEADER_GATEWAY, HEADER_MODEL, HEADER_REQUEST_ID, HEADER_TENANT, HEADER_WEIGHT
@@ -40,6 +37,7 @@ from lorafleet_gateway.shell.answers import (
     build_rejection,
 )
 from lorafleet_gateway.shell.cold_queue import ColdQueue
+from lorafleet_gateway.shell.grpc_port import Stream
 from lorafleet_gateway.shell.limits.limiter import Call, Limiter
 from lorafleet_gateway.shell.metrics import Metrics
 from lorafleet_gateway.shell.port_keys import PortKeys
@@ -47,8 +45,6 @@ from lorafleet_gateway.shell.states import StatePolls
 
 ABANDONED = "abandoned"
 """What metrics call a request whose client left before the answer."""
-
-Stream: TypeAlias = "grpc.aio.ServicerContext[ext_proc.ProcessingRequest, ext_proc.ProcessingResponse]"
 
 log = logging.getLogger(__name__)
 
@@ -91,14 +87,14 @@ class Answer:
     response: ext_proc.ProcessingResponse
 
 
-class Picker(ext_proc_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # generated code is untyped
+class Picker:
     """Answers requests from `table`, which the service replaces whole; None until the first full sync."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self.table: Table | None = None
 
-    async def Process(self, _: object, stream: Stream) -> None:
+    async def process(self, stream: Stream) -> None:
         """One gRPC stream per HTTP request."""
         started = time.monotonic()
         label = ABANDONED
@@ -113,24 +109,26 @@ class Picker(ext_proc_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # 
         request_id = ""
         try:
             first = await stream.read()
-            if not isinstance(first, ext_proc.ProcessingRequest):  # the end
+            if first is None:
                 return ABANDONED
-            opened = self._open(first.request_headers)
+            opened = self._open(ext_proc.ProcessingRequest.FromString(first).request_headers)
             if isinstance(opened, Answer):
                 answer = opened
             else:
                 request_id = opened.id
-                await stream.write(build_continue())
+                await stream.write(build_continue().SerializeToString())
                 second = await stream.read()
-                if not isinstance(second, ext_proc.ProcessingRequest):
+                if second is None:
                     return ABANDONED
-                answer = await self._pick_counted(opened, second.request_body.body)
+                answer = await self._pick_counted(
+                    opened, ext_proc.ProcessingRequest.FromString(second).request_body.body
+                )
         except Rejection as rejection:
             answer = Answer(rejection.code, build_rejection(rejection))
         except Exception:
-            log.exception("the picker failed", extra={"request_id": request_id})  # grpc.aio would print nothing
+            log.exception("the picker failed", extra={"request_id": request_id})
             answer = Answer("internal_error", build_rejection(internal_error()))
-        await stream.write(answer.response)
+        await stream.write(answer.response.SerializeToString())
         return answer.label
 
     def _open(self, message: ext_proc.HttpHeaders) -> Answer | Opened:

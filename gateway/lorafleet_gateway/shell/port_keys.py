@@ -10,7 +10,7 @@ class PortKeys:
     """Derives the pools' port tokens; reads a key file again when it changes (Secrets rotate under a running pod)."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._paths = {port: folder / port.value for port in PortName}
         self._stamps: dict[PortName, tuple[int, int]] = {}
         self._keys: dict[PortName, bytes] = {}
         self._tokens: dict[tuple[PortName, str], str] = {}
@@ -24,7 +24,7 @@ class PortKeys:
         return found
 
     def _refresh(self, port: PortName) -> None:
-        path = self._folder / port.value
+        path = self._paths[port]
         status = path.stat()
         stamp = (status.st_ino, status.st_mtime_ns)
         if self._stamps.get(port) != stamp:

@@ -8,10 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
-import grpc
 from aiohttp import web
-from envoy.service.accesslog.v3 import als_pb2_grpc
-from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as ext_proc_grpc
 
 from lorafleet_contracts.admin import PortName
 from lorafleet_gateway.core.records import ObjectKey
@@ -20,6 +17,7 @@ from lorafleet_gateway.settings import Settings
 from lorafleet_gateway.shell.access_log import AccessLog
 from lorafleet_gateway.shell.cold_queue import ColdLimits, ColdQueue
 from lorafleet_gateway.shell.envoy_files import EnvoyFiles
+from lorafleet_gateway.shell.grpc_port import GrpcPort, serve_grpc
 from lorafleet_gateway.shell.health import Probes, build_health_app
 from lorafleet_gateway.shell.limits.limiter import Limiter, WhenDown
 from lorafleet_gateway.shell.limits.shared_store import SharedStore
@@ -33,6 +31,8 @@ from lorafleet_kube.api import connect
 
 ENVELOPE_BYTES = 1 << 16
 """Room in a gRPC message beside the request body."""
+LOG_BYTES = 1 << 20
+"""The largest message of Envoy's access log."""
 GRACE_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,8 @@ async def serve(settings: Settings) -> None:
 
         probes = Probes(lambda: service.picker.table is not None, refresh, service.metrics)
         await stack.enter_async_context(_health_port(settings, probes))
-        await stack.enter_async_context(_picker_port(settings, service))
+        for port in _grpc_ports(settings, service):
+            await stack.enter_async_context(serve_grpc(port))
         running = [asyncio.create_task(watches.run()), asyncio.create_task(service.limiter.run())]
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({*running, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -122,23 +123,13 @@ async def _health_port(settings: Settings, probes: Probes) -> AsyncIterator[None
         await runner.cleanup()
 
 
-@asynccontextmanager
-async def _picker_port(settings: Settings, service: Service) -> AsyncIterator[None]:
-    # loopback only: whoever may call it with a key sees the pool's serving token
-    largest = settings.max_body + ENVELOPE_BYTES
-    options = [
-        ("grpc.max_receive_message_length", largest),
-        ("grpc.so_reuseport", 0),
-        ("grpc.http2.max_ping_strikes", 0),  # Envoy's keep-alive asks oftener than gRPC would bear
-    ]
-    server = grpc.aio.server(options=options)
-    ext_proc_grpc.add_ExternalProcessorServicer_to_server(service.picker, server)
+def _grpc_ports(settings: Settings, service: Service) -> tuple[GrpcPort, GrpcPort]:
+    """Where Envoy tells of ends, which outlives where it asks."""
+    log_streams_end = 0.0  # Envoy's never do by themselves
     access_log = AccessLog(service.limiter.end)
-    als_pb2_grpc.add_AccessLogServiceServicer_to_server(access_log, server)
-    server.add_insecure_port(f"127.0.0.1:{settings.picker_port}")
-    await server.start()
-    try:
-        yield
-    finally:
-        access_log.close()
-        await server.stop(GRACE_SECONDS)
+    largest = settings.max_body + ENVELOPE_BYTES
+    return (
+        GrpcPort(settings.log_port, access_log.process, LOG_BYTES, log_streams_end),
+        # on loopback only: whoever may call it with a key sees the pool's serving token
+        GrpcPort(settings.picker_port, service.picker.process, largest, GRACE_SECONDS),
+    )

@@ -20,6 +20,7 @@ OPTIONS = EnvoyOptions(
     listen_port=8080,
     admin_port=19000,
     picker_port=9002,
+    log_port=9004,
     picker_seconds=10,
     max_body=7,
     request_seconds=60,

@@ -267,7 +267,7 @@ def _write_environment(folder: Path, api_server: str) -> dict[str, str]:
         "users": [{"name": "u", "user": {"token": "t"}}],
     }
     kubeconfig.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "c", **config}))
-    listen, picker, health, admin = free_ports(4)
+    listen, picker, log, health, admin = free_ports(5)
     return {
         "KUBECONFIG": str(kubeconfig),
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
@@ -277,6 +277,7 @@ def _write_environment(folder: Path, api_server: str) -> dict[str, str]:
         "LORAFLEET_LISTEN_HOST": "127.0.0.1",
         "LORAFLEET_LISTEN_PORT": str(listen),
         "LORAFLEET_PICKER_PORT": str(picker),
+        "LORAFLEET_LOG_PORT": str(log),
         "LORAFLEET_HEALTH_HOST": "127.0.0.1",
         "LORAFLEET_HEALTH_PORT": str(health),
         "LORAFLEET_ENVOY_ADMIN_PORT": str(admin),
