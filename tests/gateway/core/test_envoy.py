@@ -45,9 +45,9 @@ def without_types(value: Any) -> Any:
 def test_the_bootstrap_keeps_admin_and_picker_on_loopback() -> None:
     bootstrap = plain(build_bootstrap(OPTIONS), bootstrap_pb2.Bootstrap())
     assert bootstrap.admin.address.socket_address.address == "127.0.0.1"
-    (picker,) = bootstrap.static_resources.clusters
-    endpoint = picker.load_assignment.endpoints[0].lb_endpoints[0].endpoint
-    assert (endpoint.address.socket_address.address, endpoint.address.socket_address.port_value) == ("127.0.0.1", 9002)
+    for cluster, port in zip(bootstrap.static_resources.clusters, (9002, 9004), strict=True):
+        address = cluster.load_assignment.endpoints[0].lb_endpoints[0].endpoint.address.socket_address
+        assert (address.address, address.port_value) == ("127.0.0.1", port)
     (listener,) = bootstrap.static_resources.listeners
     assert listener.address.socket_address.port_value == 8080
     assert bootstrap.dynamic_resources.cds_config.path_config_source.path == "/run/cds.json"

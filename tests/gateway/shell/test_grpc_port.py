@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 
 import grpc
 import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, StreamEnded
 
-from lorafleet_gateway.core.http2_frames import PREFACE
-from lorafleet_gateway.shell.grpc_port import Stream, GrpcPort, Method, serve_grpc
+from lorafleet_gateway.core.http2_frames import DEFAULT_WINDOW, PREFACE
+from lorafleet_gateway.shell.grpc_port import GrpcPort, Method, Stream, serve_grpc
 from tests.gateway.doubles.stack import free_ports
 
 LARGEST = 1 << 20
@@ -136,6 +139,29 @@ async def test_running_calls_have_their_time_at_the_end_and_no_more(grace: float
             assert (await call.code() is grpc.StatusCode.OK) is answered
         assert replies == [b"at last"] * answered
         assert waiting.cancelled.is_set() is not answered
+
+
+async def test_no_more_is_sent_than_the_other_side_has_room_for() -> None:
+    async def answer_long(call: Stream) -> None:
+        await call.write(b"x" * 200_000)
+
+    (port,) = free_ports(1)
+    http2 = H2Connection(H2Configuration(client_side=True))
+    http2.initiate_connection()
+    http2.send_headers(1, [(":method", "POST"), (":path", "/"), (":scheme", "http"), (":authority", "x")])
+    taken = 0
+    async with serve_grpc(GrpcPort(port, answer_long, LARGEST, 1.0)), asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        ended = False
+        while not ended:
+            writer.write(http2.data_to_send())
+            for event in http2.receive_data(await reader.read(1 << 16)):  # raises when its windows are passed
+                ended |= isinstance(event, StreamEnded)
+                taken += len(event.data) if isinstance(event, DataReceived) else 0
+            if taken and not http2.remote_flow_control_window(1):
+                http2.acknowledge_received_data(DEFAULT_WINDOW, 1)
+        writer.close()
+    assert taken == 200_005
 
 
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", PREFACE + b"\xff" * 9])
