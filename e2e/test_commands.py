@@ -2,13 +2,12 @@
 
 import json
 import sys
-import threading
 from typing import Any
 
-from e2e.assets.styles import UNSEEN
 from e2e.client import Client
 from e2e.cluster.commands import run
 from e2e.fleet import DEMO, Fleet
+from e2e.traffic import tapping
 
 
 def ask(fleet: Fleet, *words: str) -> dict[str, Any]:
@@ -38,19 +37,8 @@ def test_why_tells_where_an_adapter_is_and_how_large(fleet: Fleet, acme: Client)
 
 
 def test_top_sees_requests_as_they_are_answered(fleet: Fleet, acme: Client) -> None:
-    stop = threading.Event()
-
-    def keep_asking() -> None:
-        while not stop.is_set():
-            acme.ask("pirate", UNSEEN[0], tokens=4)
-
-    asking = threading.Thread(target=keep_asking)
-    asking.start()
-    try:
+    with tapping(acme, "pirate"):
         told = ask(fleet, "top", "smol", "--interval", "10")
-    finally:
-        stop.set()
-        asking.join()
     assert {each["state"] for each in told["replicas"]} == {"ready"}
     rates = {each["adapter"]: each["requests_per_s"] for each in told["adapters"]}
     assert rates[f"{DEMO}/pirate"] > 0

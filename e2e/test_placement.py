@@ -1,53 +1,17 @@
 """Adapters that are asked for get a second replica; what is pinned or hot is answered by the other when one is lost."""
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 
-import openai
 import pytest
 
 from e2e.client import Client
 from e2e.engines import POOL, engine_states, holders, ready_replicas
 from e2e.fleet import DEMO, Fleet, holds
+from e2e.traffic import tapping
 from e2e.waiting import wait_until
 from lorafleet_contracts.admin import Tier
 
 HOT, PINNED = "pirate", "shout"
-
-
-@dataclass
-class Asking:
-    """Two adapters asked for in turn, again and again."""
-
-    client: Client
-    answers: int = 0
-    failures: list[str] = field(default_factory=list)
-    stop: threading.Event = field(default_factory=threading.Event)
-
-    def run(self) -> None:
-        """Until stopped."""
-        while not self.stop.wait(0.1):
-            for name in (HOT, PINNED):
-                try:
-                    self.client.ask(name, "What is snow?", tokens=2)
-                    self.answers += 1
-                except openai.APIError as error:
-                    self.failures.append(f"{name}: {type(error).__name__}: {error}")
-
-
-@contextmanager
-def asking(client: Client) -> Iterator[Asking]:
-    """Traffic for as long as the block lasts."""
-    traffic = Asking(client)
-    thread = threading.Thread(target=traffic.run, name="traffic")
-    thread.start()
-    try:
-        yield traffic
-    finally:
-        traffic.stop.set()
-        thread.join()
 
 
 @pytest.fixture
@@ -70,7 +34,7 @@ def test_hot_and_pinned_adapters_are_answered_by_the_other_replica_without_a_col
     fleet: Fleet, acme: Client, placed: None
 ) -> None:
     wait_until(lambda: len(holders(fleet, PINNED)) == 2, seconds=60, what="the pinned adapter on both", pause=1.0)
-    with asking(acme) as traffic:
+    with tapping(acme, HOT, PINNED, pause=0.1) as traffic:
         took = wait_until(lambda: len(holders(fleet, HOT)) == 2, seconds=150, what="the hot one on both", pause=1.0)
         print(f"\na second replica after {took:.0f} s of traffic")
         reasons = {each["reason"] for each in (fleet.get("loraadapter", PINNED) or {})["status"]["placements"]}
@@ -79,11 +43,11 @@ def test_hot_and_pinned_adapters_are_answered_by_the_other_replica_without_a_col
         lost, left = sorted(ready_replicas(fleet))
         before = tiers(fleet, left)
         assert (before[HOT], before[PINNED]) == (Tier.GPU, Tier.GPU)
-        answers, failed = traffic.answers, len(traffic.failures)
+        answers, failed = traffic.right, len(traffic.wrong)
         fleet.kubectl.run("delete", "pod", lost, "-n", DEMO, "--grace-period=0", "--force", "--wait=false")
-        wait_until(lambda: traffic.answers > answers + 10, seconds=90, what="requests are answered by the other")
+        wait_until(lambda: traffic.right > answers + 10, seconds=90, what="requests are answered by the other")
         after = tiers(fleet, left)
         assert (after[HOT], after[PINNED]) == (Tier.GPU, Tier.GPU), "they were there all the time"
-        assert traffic.failures[failed:] == []
+        assert traffic.wrong[failed:] == []
         for name in (HOT, PINNED):
             assert holds(fleet.get("loraadapter", name), "Ready")

@@ -1,19 +1,15 @@
 """A tenant gets a merged replica of its own and gives it back while it asks on; its replica dies meanwhile."""
 
 import json
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 
-import openai
 import pytest
 
 from e2e.client import Client
 from e2e.engines import engine_states
 from e2e.fleet import DEMO, Fleet
 from e2e.ownpool import own_pool
+from e2e.traffic import tapping
 from e2e.waiting import wait_until
 from lorafleet_contracts.names import LABEL_SET, merged_set
 
@@ -35,47 +31,6 @@ SPEC = {
 BUSY_SECONDS, IDLE_SECONDS = 0.2, 6.0
 """Between an answer and the next question: well above the thresholds, and below them."""
 FALLBACK_SECONDS = 5.0
-
-
-@dataclass
-class Traffic:
-    """One client that asks again and again, with a `pause` after each answer; the slowest took `longest` seconds."""
-
-    client: Client
-    pause: float = BUSY_SECONDS
-    answers: int = 0
-    failures: list[str] = field(default_factory=list)
-    longest: float = 0.0
-    _stop: threading.Event = field(default_factory=threading.Event)
-
-    def run(self) -> None:
-        """Ask until stopped."""
-        while not self._stop.is_set():
-            asked = time.monotonic()
-            try:
-                self.client.ask(SOLO, "What is snow?", tokens=2)
-                self.answers += 1
-            except openai.APIError as error:
-                self.failures.append(f"{type(error).__name__}: {error}")
-            self.longest = max(self.longest, time.monotonic() - asked)
-            self._stop.wait(self.pause)
-
-    def stop(self) -> None:
-        """Ask no more."""
-        self._stop.set()
-
-
-@contextmanager
-def asking(client: Client) -> Iterator[Traffic]:
-    """Traffic for as long as the block lasts."""
-    traffic = Traffic(client)
-    thread = threading.Thread(target=traffic.run, name="traffic")
-    thread.start()
-    try:
-        yield traffic
-    finally:
-        traffic.stop()
-        thread.join()
 
 
 @pytest.fixture
@@ -114,7 +69,7 @@ def test_a_tenant_is_promoted_and_demoted_while_it_asks_and_survives_its_replica
     tenant = fleet.get("tenant", SOLO)
     assert tenant
     own_set = merged_set(tenant["metadata"]["uid"])
-    with asking(client) as traffic:
+    with tapping(client, SOLO, pause=BUSY_SECONDS) as traffic:
         reach(fleet, "Warming", 120)
         reach(fleet, "Dedicated", 240)
         [pod] = pods_of(fleet, own_set)
@@ -122,13 +77,13 @@ def test_a_tenant_is_promoted_and_demoted_while_it_asks_and_survives_its_replica
         wait_until(
             lambda: requests_at(fleet, pod) > before + 2, seconds=40, what="requests go to the tenant's own replica"
         )
-        assert traffic.failures == []
+        assert traffic.wrong == []
 
         traffic.longest = 0.0
-        answers = traffic.answers
+        answers = traffic.right
         fleet.kubectl.run("delete", "pod", pod, "-n", DEMO, "--grace-period=0", "--force", "--wait=false")
-        wait_until(lambda: traffic.answers > answers + 5, seconds=60, what="requests are answered elsewhere")
-        assert traffic.failures == []
+        wait_until(lambda: traffic.right > answers + 5, seconds=60, what="requests are answered elsewhere")
+        assert traffic.wrong == []
         assert traffic.longest < FALLBACK_SECONDS
         reach(fleet, "Dedicated", 10)
 
@@ -136,6 +91,6 @@ def test_a_tenant_is_promoted_and_demoted_while_it_asks_and_survives_its_replica
         reach(fleet, "Draining", 300)
         traffic.pause = BUSY_SECONDS
         wait_until(lambda: stage(fleet) == "Shared", seconds=60, what="the tenant is on the shared set")
-        answers = traffic.answers
-        wait_until(lambda: traffic.answers > answers + 3, seconds=40, what="it is answered there")
-        assert traffic.failures == []
+        answers = traffic.right
+        wait_until(lambda: traffic.right > answers + 3, seconds=40, what="it is answered there")
+        assert traffic.wrong == []

@@ -1,17 +1,19 @@
-"""Clients that ask one question after the other while something happens; used by the tests of drains and sizes."""
+"""Clients that ask one question after the other while something happens; used by the e2e tests."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+import httpx
 import openai
 
 from e2e.assets.styles import UNSEEN, style_of
 from e2e.client import Client
 
-STYLES = ("pirate", "shout")
+STYLES: Mapping[str, str] = {"pirate": "pirate", "shout": "shout"}
 """Adapters of the quickstart whose answers are told by their style."""
 HEAVY_WORDS = 200
 """Of a question that an engine on a CPU computes for a second or so; its answer is no work beside that."""
@@ -21,31 +23,38 @@ Ask = Callable[[int], str]
 
 @dataclass
 class Seen:
-    """What clients got. Nobody asks twice, so `wrong` has every request that failed."""
+    """What clients got. Nobody asks twice, so `wrong` has every request that failed; the slowest took `longest` s.
 
+    Each client waits `pause` seconds after an answer; the test may change that, and `longest`, as it goes on.
+    """
+
+    pause: float = 0.0
     right: int = 0
     wrong: list[str] = field(default_factory=list)
+    longest: float = 0.0
 
 
 @contextmanager
 def repeating(asks: Sequence[Ask], pause: float = 0.0) -> Iterator[Seen]:
     """Each of `asks` again and again in a thread of its own while the block runs, `pause` seconds after each answer."""
-    seen, stop, lock = Seen(), threading.Event(), threading.Lock()
+    seen, stop, lock = Seen(pause), threading.Event(), threading.Lock()
 
     def repeat(ask: Ask) -> None:
         number = 0
         while not stop.is_set():
             number += 1
+            begun = time.monotonic()
             try:
                 fault = ask(number)
-            except openai.APIError as error:
+            except (openai.APIError, httpx.HTTPError) as error:
                 fault = f"{type(error).__name__}: {error}"
             with lock:
+                seen.longest = max(seen.longest, time.monotonic() - begun)
                 if fault:
                     seen.wrong.append(fault)
                 else:
                     seen.right += 1
-            stop.wait(pause)
+            stop.wait(seen.pause)
 
     threads = [threading.Thread(target=repeat, args=(ask,)) for ask in asks]
     for thread in threads:
@@ -59,14 +68,26 @@ def repeating(asks: Sequence[Ask], pause: float = 0.0) -> Iterator[Seen]:
 
 
 @contextmanager
-def asking(client: Client) -> Iterator[Seen]:
-    """A client of each of STYLES that looks at every answer, while the block runs."""
+def asking(client: Client, styles: Mapping[str, str] = STYLES) -> Iterator[Seen]:
+    """A client of each model that looks at every answer, while the block runs. `styles` are those of the models."""
 
-    def ask(style: str, number: int) -> str:
-        answer = client.ask(style, UNSEEN[number % len(UNSEEN)])
-        return "" if style_of(answer) == style else f"{style} answered {answer!r}"
+    def ask(model: str, number: int) -> str:
+        answer = client.ask(model, UNSEEN[number % len(UNSEEN)])
+        return "" if style_of(answer) == styles[model] else f"{model} answered {answer!r}"
 
-    with repeating([partial(ask, style) for style in STYLES]) as seen:
+    with repeating([partial(ask, model) for model in styles]) as seen:
+        yield seen
+
+
+@contextmanager
+def tapping(client: Client, *models: str, pause: float = 0.0) -> Iterator[Seen]:
+    """A client of each model that wants two tokens and looks at nothing, while the block runs."""
+
+    def ask(model: str, number: int) -> str:
+        client.ask(model, UNSEEN[number % len(UNSEEN)], tokens=2)
+        return ""
+
+    with repeating([partial(ask, model) for model in models], pause) as seen:
         yield seen
 
 
