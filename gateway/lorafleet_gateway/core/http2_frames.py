@@ -1,8 +1,8 @@
 """The frames of HTTP/2, as far as gRPC on loopback needs them: bytes in, frames out, and back.
 
-Used by shell/grpc_port.py. Written here because the libraries for it cost more than a pick: gRPC's server hands each
-message from thread to thread, h2 takes as much time in Python (docs/benchmarks/README.md has the figures). Headers of
-requests are not decoded: the port serves one method, and what it must know of a request is in the messages.
+Used by shell/grpc_port.py. Written here because the libraries for it cost as much as a pick: gRPC's server hands each
+message from thread to thread, h2 takes nearly as much time in Python (docs/benchmarks/README.md has the figures).
+Headers of requests are not decoded: a port serves one method, and what that must know is in the messages.
 """
 
 import struct
