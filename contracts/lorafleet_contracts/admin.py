@@ -122,7 +122,7 @@ class SourceSpec(Wire):
     uri: Annotated[str, Field(max_length=1024)]
     access: SourceAccess = SourceAccess()
     credentials: Annotated[SourceCredentials | None, Field(repr=False)] = None
-    signers: list[Annotated[str, Field(max_length=1024)]] = []
+    signers: tuple[Annotated[str, Field(max_length=1024)], ...] = ()
 
 
 class InspectRequest(Wire):

@@ -41,6 +41,6 @@ def test_a_call_that_builds_nothing_leaves_the_compilers_caches_to_whoever_build
 
 def test_no_cluster_waits_for_what_is_built_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert set(PROGRAMS) - set(NEEDED) == {"metrics-server"}
+    assert "metrics-server" in set(PROGRAMS) - set(NEEDED)
     with pytest.raises(ToolMissing, match="go is not installed"):
         build_missing(Cache(tmp_path), ["metrics-server"])

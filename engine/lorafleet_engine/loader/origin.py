@@ -40,7 +40,7 @@ def origin_of(source: SourceSpec) -> Origin:
         region=source.access.region,
         ca_bundle=source.access.ca_bundle,
         credentials=Credentials(**opened.model_dump()) if opened else Credentials(),
-        signers=tuple(source.signers),
+        signers=source.signers,
     )
 
 

@@ -45,7 +45,7 @@ def refuse_source(uri: str, namespace: str, pool: Meta, spec: LoraPoolSpec) -> R
 def source_of(uri: str, namespace: str, spec: LoraPoolSpec) -> SourceSpec:
     """What an engine is told of an adapter's source."""
     private = any(rule.private and _covers(rule, uri, namespace) for rule in spec.sources.allow)
-    signers = [each.public_key for each in spec.trust.signers]
+    signers = tuple(each.public_key for each in spec.trust.signers)
     return SourceSpec(uri=uri, access=_access(uri, spec).model_copy(update={"private": private}), signers=signers)
 
 

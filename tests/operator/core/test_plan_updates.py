@@ -6,7 +6,7 @@ import pytest
 
 from lorafleet_contracts.admin import Problem, ProblemCode, VersionPhase
 from lorafleet_contracts.conditions import ConditionType
-from lorafleet_contracts.resources.pool import Signer, Trust
+from lorafleet_contracts.resources.sources import Signer, Trust
 from lorafleet_operator.core.actions import Inspect, Load, Plan, Unload
 from lorafleet_operator.core.planning import plan_pool
 from lorafleet_operator.core.residency import GRACE_SECONDS
