@@ -1,7 +1,7 @@
 """The arithmetic of tenants' limits: two leaky budgets and a count of open requests. Called by shell/limits/.
 
-Pure: time is an argument, in seconds of any clock that never goes back. shell/limits/valkey.py has the same sums as a
-script that runs in the store, and a test that holds both against each other.
+Pure: time is an argument, in seconds of any clock that never goes back. shell/limits/shared_store.py has the same sums
+as a script that runs in the store, and a test that holds both against each other.
 """
 
 from dataclasses import dataclass, field

@@ -26,8 +26,11 @@ class Used:
 
 @dataclass(slots=True)
 class _Counters:
+    """`whole`: a row that is not here has counted nothing yet."""
+
     boot_id: str
     rows: dict[tuple[str, str], UsageState]
+    whole: bool
 
 
 class Meter:
@@ -50,10 +53,13 @@ class Meter:
         own = {(row.tenant, row.adapter): row for row in rows if row.gateway == self._gateway}
         before = self._seen.get(replica)
         if before is None or before.boot_id != boot_id:
-            self._seen[replica] = _Counters(boot_id, {})
-        old = self._seen[replica].rows
+            self._seen[replica] = _Counters(boot_id, {}, whole=True)
+        seen = self._seen[replica]
+        old = seen.rows
         used: dict[ObjectKey, Used] = {}
         for key, row in own.items() if before is not None else ():
+            if key not in old and not seen.whole:
+                continue
             news = _difference(row, old.get(key))
             namespace, _, name = row.tenant.partition("/")
             if news.requests:
@@ -62,6 +68,10 @@ class Meter:
         for tenant, each in used.items():
             self._learn(tenant, each)
         return used
+
+    def skip(self, replica: Replica, boot_id: str) -> None:
+        """It was not asked: what it has counted by now is never charged, not when it is asked again either."""
+        self._seen[replica] = _Counters(boot_id, {}, whole=False)
 
     def forget(self, replica: Replica) -> None:
         """It is gone."""

@@ -104,12 +104,16 @@ Method = Callable[[Stream], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class GrpcPort:
-    """A port of loopback, what answers its calls, and the largest message that a call may get, in bytes."""
+    """A port of loopback, what answers its calls, and the largest message that a call may get, in bytes.
+
+    `on_lost` is called when the other side has left: its last connection is gone, and not by us.
+    """
 
     number: int
     method: Method
     largest: int
     grace_seconds: float
+    on_lost: Callable[[], None] | None = None
 
 
 @asynccontextmanager
@@ -138,6 +142,8 @@ class _Connection(asyncio.Protocol):
         self._calls: dict[int, Stream] = {}
         self._method = port.method
         self._connections = connections
+        self._on_lost = port.on_lost
+        self._closed = False
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._frames = FrameBuffer()
@@ -165,8 +171,10 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         """Called by the event loop."""
         self._connections.discard(self)
-        for task in self.tasks.values():
-            task.cancel()
+        for number in list(self.tasks):
+            self._cancel(number)
+        if self._on_lost is not None and not self._connections and not self._closed:
+            self._on_lost()
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""
@@ -180,6 +188,7 @@ class _Connection(asyncio.Protocol):
 
     def close(self, code: Code) -> None:
         """Say goodbye and close; what still runs is cancelled."""
+        self._closed = True
         self._write(build_goaway(self._newest, code))
         self._flush()
         self._transport.close()
@@ -210,12 +219,20 @@ class _Connection(asyncio.Protocol):
         except Exception:
             log.exception("a call failed")
             status = Status.INTERNAL
-        finally:
-            del self._calls[call.number], self.tasks[call.number]
+        self._forget(call.number)
         self._open(call)
         self._write(build_trailers(call.number, status))
         if not call.ended:
             self._write(build_reset(call.number))
+
+    def _cancel(self, number: int) -> None:
+        """Forgotten here, as a task that has not begun yet does nothing when it is cancelled."""
+        self.tasks[number].cancel()
+        self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        self._calls.pop(number, None)
+        self.tasks.pop(number, None)
 
     def _read_headers(self, frame: Frame) -> None:
         ended = bool(frame.flags & Flag.END_STREAM)
@@ -241,8 +258,8 @@ class _Connection(asyncio.Protocol):
                 call.credit = 0
 
     def _read_reset(self, frame: Frame) -> None:
-        if task := self.tasks.get(frame.stream):
-            task.cancel()
+        if frame.stream in self.tasks:
+            self._cancel(frame.stream)
 
     def _read_settings(self, frame: Frame) -> None:
         if frame.flags & Flag.ACK:

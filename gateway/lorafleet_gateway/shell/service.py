@@ -131,5 +131,5 @@ def _grpc_ports(settings: Settings, service: Service) -> tuple[GrpcPort, GrpcPor
     return (
         GrpcPort(settings.log_port, access_log.process, LOG_BYTES, log_streams_end),
         # on loopback only: whoever may call it with a key sees the pool's serving token
-        GrpcPort(settings.picker_port, service.picker.process, largest, GRACE_SECONDS),
+        GrpcPort(settings.picker_port, service.picker.process, largest, GRACE_SECONDS, service.limiter.end_all),
     )

@@ -30,6 +30,16 @@ def test_all_of_a_new_boot_is_new() -> None:
     assert meter.read(make_replica(1), "other", [row(2, 20, 200)]) == {ACME: Used(2, 20, 200)}
 
 
+def test_what_was_counted_unasked_is_never_charged() -> None:
+    meter = Meter("g1")
+    meter.read(make_replica(1), "boot", [row(1, 1, 1, "a")])
+    meter.skip(make_replica(1), "boot")
+    assert meter.read(make_replica(1), "boot", []) == {}
+    assert meter.read(make_replica(1), "boot", [row(9_000, 90_000, 900_000, "a")]) == {}
+    assert meter.read(make_replica(1), "boot", [row(9_001, 90_010, 900_030, "a")]) == {ACME: Used(1, 10, 30)}
+    assert meter.read(make_replica(1), "other", [row(2, 20, 200, "b")]) == {ACME: Used(2, 20, 200)}
+
+
 def test_each_instance_counts_its_own_rows_only() -> None:
     meter = Meter("g1")
     meter.read(make_replica(1), "boot", [])

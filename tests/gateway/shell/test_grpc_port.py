@@ -11,7 +11,17 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, StreamEnded
 
-from lorafleet_gateway.core.http2_frames import DEFAULT_WINDOW, PREFACE
+from lorafleet_gateway.core.http2_frames import (
+    DEFAULT_WINDOW,
+    MAX_FRAME,
+    PREFACE,
+    Flag,
+    FrameBuffer,
+    Kind,
+    build_frame,
+    build_reset,
+    build_settings,
+)
 from lorafleet_gateway.shell.grpc_port import GrpcPort, Method, Stream, serve_grpc
 from tests.gateway.doubles.stack import free_ports
 
@@ -174,3 +184,39 @@ async def test_a_peer_that_speaks_something_else_is_put_out(sent: bytes) -> None
             with suppress(ConnectionError):
                 await reader.read()
         writer.close()
+
+
+async def test_a_call_that_is_given_up_before_it_began_leaves_nothing() -> None:
+    (port,) = free_ports(1)
+    frames, kinds = FrameBuffer(), list[tuple[int, int]]()
+    list(frames.feed(PREFACE))
+    async with serve_grpc(GrpcPort(port, echo, LARGEST, 1.0)), asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        given_up = build_frame(Kind.HEADERS, Flag.END_HEADERS, 1) + build_reset(1)
+        content = build_frame(Kind.DATA, Flag.NONE, 1, bytes(MAX_FRAME)) * (LARGEST // MAX_FRAME)
+        writer.write(PREFACE + build_settings({}) + given_up + content + build_frame(Kind.PING, Flag.NONE, 0, bytes(8)))
+        while (Kind.PING, 0) not in kinds:
+            kinds += [(each.kind, each.stream) for each in frames.feed(await reader.read(1 << 16))]
+        writer.close()
+    assert (Kind.WINDOW_UPDATE, 1) not in kinds  # which a stream that is still there would get
+
+
+async def test_the_loss_of_the_last_connection_is_told() -> None:
+    (port,) = free_ports(1)
+    told = list[bool]()
+    async with asyncio.timeout(20):
+        async with serve_grpc(GrpcPort(port, echo, LARGEST, 1.0, lambda: told.append(True))):
+            one, other, third = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+            for reader, writer in (one, other, third):
+                await reader.readexactly(1)
+                writer.write(PREFACE + build_settings({}))
+            for (reader, writer), expected in ((one, []), (other, []), (third, [True])):
+                writer.write_eof()
+                await reader.read()
+                writer.close()
+                assert told == expected
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            await reader.readexactly(1)
+        await reader.read()
+        writer.close()
+    assert told == [True]  # at the end it was we who left

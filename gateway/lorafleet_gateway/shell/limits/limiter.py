@@ -7,12 +7,13 @@ are refused. What was counted in a store is settled there.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NoReturn
 
 from lorafleet_contracts.admin import GatewayState
-from lorafleet_gateway.core.limits import Ask, Limits, estimate_tokens
+from lorafleet_gateway.core.limits import Ask, Limits, Refused, estimate_tokens
 from lorafleet_gateway.core.metering import Meter
 from lorafleet_gateway.core.records import ObjectKey, Replica, Tenant
 from lorafleet_gateway.core.rejections import limits_unavailable, over_limit
@@ -96,14 +97,15 @@ class Limiter:
         answer = usual if call.max_tokens is None else min(call.max_tokens, usual)
         ask = Ask(call.id, estimate_tokens(call.body_bytes, answer, window) if limits.tokens else 0)
         store = self._choose()
+        asking = asyncio.ensure_future(store.admit(tenant.key, limits, ask))
         try:
-            refused = await store.admit(tenant.key, limits, ask)
+            refused = await asyncio.shield(asking)
         except STORE_ERRORS as error:
             self._lost(error)
             store = self._choose()
             refused = await store.admit(tenant.key, limits, ask)
-        except asyncio.CancelledError:  # the client has left; the store may have let it in
-            self._later(store.end(tenant.key, limits, ask))
+        except asyncio.CancelledError:  # the client has left
+            self._later(_take_back(asking, store.end(tenant.key, limits, ask)))
             raise
         if refused is not None:
             self._metrics.count_throttled("/".join(tenant.key), refused.limit.value)
@@ -124,8 +126,16 @@ class Limiter:
         if len(self._ended) > EARLY_ENDS:
             del self._ended[next(iter(self._ended))]
 
+    def end_all(self) -> None:
+        """Envoy is gone, and all that it had open with it."""
+        for request in list(self._open):
+            self.end(request)
+
     def read_usage(self, replica: Replica, state: GatewayState) -> None:
         """Charge what an engine has counted since its last answer."""
+        if not self.usage_of:
+            self._meter.skip(replica, state.boot_id)
+            return
         for key, used in self._meter.read(replica, state.boot_id, state.usage).items():
             tenant = self._tenants.get(key)
             if tenant is not None and tenant.limits is not None and tenant.limits.tokens is not None:
@@ -218,3 +228,10 @@ class Limiter:
             await settling
         except STORE_ERRORS as error:
             self._lost(error)
+
+
+async def _take_back(asking: Awaitable[Refused | None], end: Coroutine[Any, Any, None]) -> None:
+    """End what the store lets in; what it refuses was not charged, and nothing may come back for it."""
+    with closing(end):
+        if await asking is None:
+            await end
