@@ -77,6 +77,7 @@ def test_the_quickstart_is_accepted_and_holds_no_key(kubectl: Callable[..., str]
         "unknown=1",
         "gateway.service.type=Magic",
         "operator.replicas=x",
+        "sourceSecrets[0].namespace=a,sourceSecrets[0].names={}",  # which would be all of them
     ],
 )
 def test_unknown_and_wrong_values_are_refused(wrong: str) -> None:

@@ -103,10 +103,10 @@ class Registry:
 
     def _ask(self) -> str:
         """How the registry wants to be logged in to, "" for not at all."""
-        response = self._client.get(f"https://{self.reference.host}/v2/")
-        if response.status_code == httpx.codes.UNAUTHORIZED:
-            challenge: str = response.headers.get("www-authenticate", "")
-            return challenge
+        with self._client.stream("GET", f"https://{self.reference.host}/v2/") as response:  # its body is not read
+            if response.status_code == httpx.codes.UNAUTHORIZED:
+                challenge: str = response.headers.get("www-authenticate", "")
+                return challenge
         return ""
 
     def _basic(self) -> dict[str, str]:

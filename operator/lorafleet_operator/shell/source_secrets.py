@@ -61,6 +61,9 @@ class SourceSecrets:
 def credentials_of(data: Mapping[str, str], uri: str) -> SourceCredentials:
     """The part of a Secret's data that suits a source. Raises ValueError with what is missing, never with a value."""
     values = {key: _decoded(key, value) for key, value in data.items() if key in _KNOWN}
+    for key in values.keys() - {DOCKER_CONFIG}:
+        if not (values[key].isascii() and values[key].isprintable()):  # HTTP libraries quote what they cannot send
+            raise ValueError(f"the value of {key} is not one line of ASCII")
     parts = urlsplit(uri)
     if parts.scheme == "s3":
         missing = [key for key in S3_KEYS if not values.get(key)]

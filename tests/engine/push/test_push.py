@@ -166,6 +166,13 @@ def test_other_bytes_than_the_manifest_names_are_refused(
         pull(f"oci://{registry}/acme/tampered:v2", authority, tmp_path / "t")
 
 
+class Endless(httpx.SyncByteStream):
+    """A body that nobody should begin to read."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        raise AssertionError("somebody reads it")
+
+
 def test_a_token_service_is_asked_for_a_token_of_this_repository(tmp_path: Path) -> None:
     asked: list[httpx.Request] = []
 
@@ -175,7 +182,7 @@ def test_a_token_service_is_asked_for_a_token_of_this_repository(tmp_path: Path)
             return httpx.Response(200, stream=httpx.ByteStream(b'{"token": "t-1", "expires_in": 300}'))
         if request.url.path == "/v2/":
             challenge = 'Bearer realm="https://auth.test/token",service="reg.test"'
-            return httpx.Response(401, headers={"www-authenticate": challenge})
+            return httpx.Response(401, headers={"www-authenticate": challenge}, stream=Endless())
         if request.headers.get("authorization") != "Bearer t-1":
             return httpx.Response(401, stream=httpx.ByteStream(b""))
         return httpx.Response(200, stream=httpx.ByteStream(b'{"layers": []}'))

@@ -65,6 +65,11 @@ async def test_a_labelled_secret_opens_a_bucket_and_is_never_printed() -> None:
         ({"metadata": {}, "data": S3}, "has no label lorafleet.io/source-credentials"),
         ({"metadata": {"labels": LABELS}}, "needs its key accessKeyId and secretAccessKey"),
         ({"metadata": {"labels": LABELS}, "data": {"accessKeyId": "secret-word"}}, "accessKeyId is no text"),
+        (
+            {"metadata": {"labels": LABELS}, "data": encoded(token="secret-word\nmore")},
+            "token is not one line of ASCII",
+        ),
+        ({"metadata": {"labels": LABELS}, "data": encoded(token="secret-word-\xfc")}, "token is not one line of ASCII"),
     ],
 )
 async def test_refusals_say_what_to_do_and_quote_nothing(answer: dict[str, Any] | Exception, words: str) -> None:
