@@ -185,8 +185,12 @@ async def test_verdicts_name_what_is_wrong(api: KubeApi, team: Team, operator: O
     }.items():
         await team.condition("LoraAdapter", name, "Stalled", "True", reason)
     warned = await team.condition("LoraAdapter", "warned", "Verified", "True", "VerifiedWithWarnings")
-    events = (await api.get(EVENTS.path(team.namespace)))["items"]
-    [event] = [each for each in events if each["reason"] == "VerifiedWithWarnings"]
+
+    async def told() -> list[Object]:
+        events = (await api.get(EVENTS.path(team.namespace)))["items"]
+        return [each for each in events if each["reason"] == "VerifiedWithWarnings"]
+
+    [event] = await eventually(told, what="an event of the warnings")
     assert event["involvedObject"]["uid"] == warned["metadata"]["uid"]
     assert event["message"].startswith("B is zero in layer 3; BaseUndeclared")
     await team.condition("LoraAdapter", "gone", "Stalled", "True", "SourceUnreachable")
