@@ -77,12 +77,16 @@ def test_the_quickstart_is_accepted_and_holds_no_key(kubectl: Callable[..., str]
         "unknown=1",
         "gateway.service.type=Magic",
         "operator.replicas=x",
-        "sourceSecrets[0].namespace=a,sourceSecrets[0].names={}",  # which would be all of them
     ],
 )
 def test_unknown_and_wrong_values_are_refused(wrong: str) -> None:
     done = helm("template", "lorafleet", CHART, "--set", wrong)
     assert done.returncode != 0
+    assert "don't meet the specifications of the schema" in done.stderr, done.stderr
+
+
+def test_an_empty_list_of_secrets_is_not_all_of_them() -> None:
+    done = helm("template", "lorafleet", CHART, "--set-json", 'sourceSecrets=[{"namespace": "a", "names": []}]')
     assert "don't meet the specifications of the schema" in done.stderr, done.stderr
 
 
