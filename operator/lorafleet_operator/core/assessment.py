@@ -18,6 +18,8 @@ from lorafleet_operator.core.sources import source_of
 from lorafleet_operator.core.tenants import index_adapters, is_admitted, refuse_excessive_tenants, resolve
 from lorafleet_operator.core.verification import Verification, verify
 
+_UNKNOWN = frozenset({Reason.SOURCE_UNREACHABLE, Reason.SOURCE_DENIED, Reason.CREDENTIALS_UNUSABLE})
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -54,9 +56,12 @@ class Case:
 
     @property
     def revoked(self) -> bool:
-        """Whether even the version that serves must go: what was allowed no longer is, the spec being the same."""
+        """Whether even the version that serves must go: what was allowed no longer is, the spec being the same.
+
+        Files that cannot be fetched to be verified anew are not known to be bad.
+        """
         refusal = self.refusal
-        if refusal is None:
+        if refusal is None or refusal.reason in _UNKNOWN:
             return False
         same_spec = self.adapter.status.verified_generation == self.adapter.meta.generation
         return same_spec or refusal.reason in (Reason.NAMESPACE_NOT_ALLOWED, Reason.POOL_NOT_FOUND)

@@ -139,7 +139,7 @@ def test_an_engine_is_told_what_the_pool_lets_it_do() -> None:
 
     lab = source_of("s3://lab/a", "team", pool.spec)
     assert lab.access == SourceAccess(private=True, endpoint="https://s3.lab.test", region="lab-1")
-    assert lab.signers == [KEY]
+    assert lab.signers == (KEY,)
     # The rule that opens private networks is another namespace's.
     assert not source_of("s3://lab/a", "demo", pool.spec).access.private
     assert source_of("http://assets/a", "team", pool.spec).access == SourceAccess()

@@ -76,12 +76,12 @@ def trusting(snapshot: PoolSnapshot, key: str) -> PoolSnapshot:
     return replace(snapshot, pool=pool)
 
 
-def refused(snapshot: PoolSnapshot, generation: int) -> PoolSnapshot:
-    """The same, once its inspection has found no good signature."""
+def refused(snapshot: PoolSnapshot, generation: int, code: ProblemCode = ProblemCode.SIGNATURE_REFUSED) -> PoolSnapshot:
+    """The same, once its inspection has failed for long: for want of a good signature, if nothing else is said."""
     [inspect] = pick(plan_pool(snapshot, NOW), Inspect)
     assert inspect.fetch.source.signers
-    problem = Problem(title="t", status=422, code=ProblemCode.SIGNATURE_REFUSED, detail="no model.sig")
-    attempt = Attempt(False, NOW, 1, problem, trust=trust_mark(inspect.fetch.source.signers))
+    problem = Problem(title="t", status=422, code=code, detail="no model.sig")
+    attempt = Attempt(False, NOW, 9, problem, trust=trust_mark(inspect.fetch.source.signers))
     key = InspectionKey("uid-demo-pirate", generation)
     return replace(snapshot, memory=replace(snapshot.memory, inspections={key: attempt}))
 
@@ -111,6 +111,20 @@ def test_new_signers_have_everything_verified_anew_and_take_what_they_did_not_si
     # What was found for one signer says nothing of another.
     other = trusting(refused(asked, 1), "b")
     assert len(pick(plan_pool(other, NOW), Inspect)) == 1
+
+
+@pytest.mark.parametrize(
+    "code", [ProblemCode.SOURCE_UNREACHABLE, ProblemCode.SOURCE_DENIED, ProblemCode.CREDENTIALS_UNUSABLE]
+)
+def test_what_cannot_be_fetched_for_new_signers_serves_on(code: ProblemCode) -> None:
+    snapshot = refused(trusting(ready_snapshot(), "a"), 1, code)
+    plan = plan_pool(snapshot, NOW)
+    status = status_of(plan, "pirate")
+    assert word(status, ConditionType.VERIFIED)[0] == "False"
+    assert word(status, ConditionType.AVAILABLE) == ("True", "OldVersionServes")
+    assert status.digest == digest_of(f"{PREFIX}pirate")
+    assert not pick(plan, Unload)
+    assert len(pick(plan_pool(snapshot, NOW + 61), Inspect)) == 1, "it is tried on"
 
 
 def test_a_serving_version_that_was_lost_during_an_update_is_loaded_again() -> None:
