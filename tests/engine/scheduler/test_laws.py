@@ -29,7 +29,7 @@ def request_sets(draw: st.DrawFn) -> list[Sequence]:
     return sequences
 
 
-@settings(max_examples=cases(60), deadline=None)
+@settings(max_examples=cases(60, one_in=10), deadline=None)
 @given(request_sets(), st.integers(4, 30), st.booleans(), st.sampled_from(["", "tenant", "shared"]), st.data())
 def test_everyone_finishes_within_budgets_and_nothing_leaks(
     requests: list[Sequence], pages: int, overlapped: bool, prefix: str, data: st.DataObject
