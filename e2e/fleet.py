@@ -50,11 +50,15 @@ class Fleet:
 
         Its namespace admits only pods that Pod Security calls restricted; so does the quickstart's.
         """
-        self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": RESTRICTED}})
+        self.make_namespace()
         self.kubectl.run("apply", "--server-side", "--force-conflicts", "-f", str(CHART / "crds"))
         chosen = [word for setting in settings for word in ("--set", setting)]
         waiting = ("--wait", "--timeout", "5m")
         self._helm("upgrade", "--install", RELEASE, str(CHART), *waiting, *image_values(), *chosen)
+
+    def make_namespace(self) -> None:
+        """The namespace of the release, where there is none yet."""
+        self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": RESTRICTED}})
 
     def roll_back(self) -> None:
         """Go back to the revision before and wait until operator and gateway are ready."""

@@ -23,6 +23,7 @@ def stage(fleet: Fleet) -> Iterator[Stage]:
         pytest.skip("faults are made on the local cluster only; KUBECONFIG names another")
     # No tenant here has limits, so nothing needs to answer there.
     store = {"kind": "Secret", "metadata": {"name": STORE, "namespace": NAMESPACE}}
+    fleet.make_namespace()
     fleet.apply({"apiVersion": "v1", **store, "stringData": {"url": f"valkey://{STORE}:6379"}})
     fleet.install("gateway.replicas=2", f"gateway.limits.store.secretName={STORE}")
     apply_quickstart(fleet)
