@@ -4,6 +4,8 @@ Called by the planning for pools that are not refused.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from lorafleet_contracts.resources.pool import LoraPoolSpec
 from lorafleet_operator.core.actions import Apply, Delete
@@ -30,7 +32,7 @@ def due_applies(snapshot: PoolSnapshot, spec: LoraPoolSpec, sets: Sequence[Engin
         manifests += [
             build_service(meta, each),
             build_disruption_budget(meta, each),
-            build_stateful_set(meta, spec, snapshot.defaults, each),
+            _stateful_set(snapshot, spec, each),
         ]
     applies = []
     for manifest in manifests:
@@ -38,6 +40,20 @@ def due_applies(snapshot: PoolSnapshot, spec: LoraPoolSpec, sets: Sequence[Engin
         if snapshot.applied.get(key) != mark:
             applies.append(Apply(key, mark, manifest))
     return applies
+
+
+def _stateful_set(snapshot: PoolSnapshot, spec: LoraPoolSpec, engines: EngineSet) -> dict[str, Any]:
+    """A set's StatefulSet. A template that the API server may not hold yet is let through to no replica: those that may
+    go were emptied for the one before."""
+    meta, defaults, workload = snapshot.pool.meta, snapshot.defaults, snapshot.workloads.get(engines.name)
+    manifest = build_stateful_set(meta, spec, defaults, engines)
+    if workload is None or engines.partition >= engines.replicas:
+        return manifest
+    as_before = replace(engines, replicas=workload.replicas, partition=workload.partition)
+    held = snapshot.applied.get(f"StatefulSet/{manifest['metadata']['name']}")
+    if held in {fingerprint(manifest), fingerprint(build_stateful_set(meta, spec, defaults, as_before))}:
+        return manifest
+    return build_stateful_set(meta, spec, defaults, replace(engines, partition=engines.replicas))
 
 
 def deletes(snapshot: PoolSnapshot, ended: Sequence[str]) -> list[Delete]:

@@ -231,6 +231,15 @@ def test_a_new_template_goes_nowhere_by_itself() -> None:
     assert apply.manifest["spec"]["updateStrategy"]["rollingUpdate"]["partition"] == 2
 
 
+def test_a_template_that_changes_during_a_rollout_takes_no_replica_that_was_not_emptied_for_it() -> None:
+    world = world_of(3)
+    roll(world, "registry/engine:2")
+    run_served(world, 6)
+    roll(world, "registry/engine:1")
+    run_served(world, 45)
+    assert all(each.current and each.usable for each in world.snapshot.replicas)
+
+
 # Without shrinking: a world of a hundred plans is not made smaller within a sensible time.
 @settings(max_examples=12, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(
