@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -90,16 +91,16 @@ def _signed_files(bundle: bytes, signers: Sequence[str]) -> dict[str, str]:
         raise _refused(f"{SIGNATURE} lists no files as {PREDICATE} does: {error}") from error
 
 
-def _files_of(statement: dict[str, object]) -> dict[str, str]:
+def _files_of(statement: dict[str, Any]) -> dict[str, str]:
     predicate, subjects = statement["predicate"], statement["subject"]
     _need(statement["_type"] == STATEMENT and statement["predicateType"] == PREDICATE, "another kind of statement")
     _need(isinstance(predicate, dict) and isinstance(subjects, list) and len(subjects) == 1, "not one subject")
-    resources = predicate["resources"]  # type: ignore[index]  # asserted above
+    resources = predicate["resources"]
     _need(all(each["algorithm"] == "sha256" for each in resources), "hashes other than whole files' SHA-256")
     files = {str(each["name"]): str(each["digest"]) for each in resources}
     _need(len(files) == len(resources), "one name twice")
     whole = root_digest(str(each["digest"]) for each in resources)
-    _need(subjects[0]["digest"]["sha256"] == whole, "its digest is not that of its files")  # type: ignore[index]
+    _need(subjects[0]["digest"]["sha256"] == whole, "its digest is not that of its files")
     return files
 
 
