@@ -1,16 +1,20 @@
 """Envoy's documents, checked against Envoy's own message types."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from envoy.config.bootstrap.v3 import bootstrap_pb2
 from envoy.config.cluster.v3 import cluster_pb2
 from envoy.config.endpoint.v3 import endpoint_pb2
+from envoy.config.listener.v3 import listener_pb2
+from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 from google.protobuf import json_format
 
 from lorafleet_gateway.core.envoy_bootstrap import build_bootstrap
 from lorafleet_gateway.core.envoy_clusters import build_clusters, build_endpoints, cluster_name, endpoints_file
-from lorafleet_gateway.core.envoy_names import EnvoyOptions
+from lorafleet_gateway.core.envoy_listeners import build_listeners, build_tls_secret
+from lorafleet_gateway.core.envoy_names import EnvoyOptions, TlsOptions
 from lorafleet_gateway.core.records import ObjectKey, Replica
 from tests.gateway.core.records import make_replica
 
@@ -72,3 +76,44 @@ def test_endpoints_are_the_serving_addresses() -> None:
     found = [each.endpoint.address.socket_address for each in assignment.endpoints[0].lb_endpoints]
     assert [(each.address, each.port_value) for each in found] == [("10.0.0.1", 8000), ("fd00::1", 8000)]
     assert assignment.cluster_name == cluster_name(KEY)
+
+
+def test_with_tls_the_plain_port_answers_probes_only() -> None:
+    options = replace(OPTIONS, tls=TlsOptions(port=8443, folder="/tls"))
+    clients, probes = (plain(each, listener_pb2.Listener()) for each in build_listeners(options))
+    assert clients.address.socket_address.port_value == 8443
+    assert clients.filter_chains[0].transport_socket.name == "envoy.transport_sockets.tls"
+    assert probes.address.socket_address.port_value == 8080
+    _, document = build_listeners(options)
+    manager = document["filter_chains"][0]["filters"][0]["typed_config"]
+    (route,) = manager["route_config"]["virtual_hosts"][0]["routes"]
+    assert route["direct_response"]["status"] == 400
+    assert "8443" in route["direct_response"]["body"]["inline_string"]
+
+
+def test_the_certificate_is_read_from_the_mounted_secret() -> None:
+    (resource,) = build_tls_secret(TlsOptions(port=8443, folder="/tls"))["resources"]
+    certificate = plain(resource, secret_pb2.Secret()).tls_certificate
+    assert (certificate.certificate_chain.filename, certificate.private_key.filename) == (
+        "/tls/tls.crt",
+        "/tls/tls.key",
+    )
+    assert certificate.watched_directory.path == "/tls", "so that a renewed one is taken without a restart"
+
+
+def test_near_the_end_of_memory_the_largest_streams_go_first() -> None:
+    bootstrap = plain(build_bootstrap(replace(OPTIONS, memory=1000)), bootstrap_pb2.Bootstrap())
+    actions = bootstrap.overload_manager.actions
+    assert [each.name.rpartition(".")[2] for each in actions] == [
+        "reset_high_memory_stream",
+        "shrink_heap",
+        "stop_accepting_requests",
+    ]
+    heap = build_bootstrap(replace(OPTIONS, memory=1000))["overload_manager"]["resource_monitors"][1]
+    assert 0 < heap["typed_config"]["max_heap_size_bytes"] < 1000
+
+
+def test_without_a_limit_of_memory_only_connections_are_bounded() -> None:
+    monitors = plain(build_bootstrap(OPTIONS), bootstrap_pb2.Bootstrap()).overload_manager
+    assert len(monitors.resource_monitors) == 1
+    assert not monitors.actions
