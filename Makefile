@@ -10,10 +10,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 PACKAGES := contracts kube operator gateway engine
+CHECKED := tests/architecture tests/contracts/test_crd.py
 PURE_TESTS := tests/operator/core tests/gateway/core tests/engine/scheduler tests/engine/memory
 PURE := operator/lorafleet_operator/core gateway/lorafleet_gateway/core engine/lorafleet_engine/scheduler engine/lorafleet_engine/memory
 export PYTHONPATH := $(subst $(eval) ,:,$(PACKAGES:%=$(CURDIR)/%))
 export OMP_NUM_THREADS ?= 1
+unexport PYTHONDONTWRITEBYTECODE  # tests start many processes: compiling torch and transformers anew costs each seconds
 WORKERS ?= 2
 BESIDE := -n $(WORKERS) --dist worksteal
 
@@ -40,14 +42,14 @@ check: $(STAMP) ## Formatting, lint, types, walls, links of the docs
 	$(BIN)/mypy $(foreach p,$(PACKAGES),$(p)/lorafleet_$(p))
 	$(BIN)/lint-imports
 	$(BIN)/mkdocs build --strict --quiet
-	$(BIN)/pytest tests/architecture tests/contracts/test_crd.py
+	$(BIN)/pytest $(CHECKED)
 
 fmt: $(STAMP) ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-unit: $(STAMP) ## Tests that need nothing but Python (at most two minutes)
-	$(BIN)/pytest $(BESIDE) -m "not apiserver and not assets and not envoy and not prometheus and not gpu and not heavy and not long" --ignore tests/conformance
+unit: $(STAMP) ## Tests that need nothing but Python
+	$(BIN)/pytest $(BESIDE) $(SEEN) -m "not apiserver and not assets and not envoy and not prometheus and not gpu and not heavy and not long" --ignore tests/conformance
 
 coverage: $(STAMP) ## Branch coverage of the pure rooms, at least 95 %
 	$(BIN)/pytest $(BESIDE) -m "not gpu and not long" $(PURE_TESTS) $(PURE:%=--cov=%) --cov-branch --cov-report=
@@ -56,10 +58,11 @@ coverage: $(STAMP) ## Branch coverage of the pure rooms, at least 95 %
 	done
 
 height: $(STAMP) binaries-apiserver assets envoy-binary prometheus-binary ## Tests that need a bare API server, the demo model, Envoy, a running engine or much CPU
-	$(BIN)/pytest $(BESIDE) -m "(apiserver or assets or envoy or prometheus or heavy) and not gpu and not long" --ignore tests/conformance
+	$(BIN)/pytest $(BESIDE) $(SEEN) -m "(apiserver or assets or envoy or prometheus or heavy) and not gpu and not long" --ignore tests/conformance
 	$(BIN)/pytest -m "not long" tests/conformance
 
-test: setup check unit coverage height e2e ## Everything: checks, unit tests, real API server, real model, real cluster
+test: SEEN := $(CHECKED:%=--ignore %) $(PURE_TESTS:%=--ignore %)  # each test once: check and coverage run these
+test: setup check coverage unit height e2e ## Everything: checks, unit tests, real API server, real model, real cluster
 	@echo "== all tests passed"
 
 crds: $(STAMP) ## Write crds/, the chart's copy and docs/reference.md from the models

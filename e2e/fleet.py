@@ -122,7 +122,12 @@ def image_values() -> list[str]:
     words = []
     for value, image in IMAGES.items():
         repository, tag = names[image].rsplit(":", 1)
-        words += ["--set", f"{value}.repository={repository}", "--set", f"{value}.tag={tag}"]
+        words += [
+            "--set",
+            f"{value}.repository={repository}",
+            "--set-string",
+            f"{value}.tag={tag}",
+        ]  # may be all digits
     return words
 
 
