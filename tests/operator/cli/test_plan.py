@@ -55,21 +55,6 @@ def planned(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str,
 SHORT = ("--rps", "2", "--hours", "0.2", "--capacity-rps", "10", "--penalty", "0.2")
 
 
-def test_the_source_documents_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """40 tenants, 30 requests/s, 10 less 20 % a GPU: ceil(30 / 8) + 1 against 40 (docs/capacity.md).
-
-    The hottest tenant, at 70 % of a GPU, gets one of these five for itself in the first half hour.
-    """
-    folder = write(tmp_path, teams=40)
-    told = planned(capsys, "-f", folder, "--rps", "30", "--capacity-rps", "10", "--penalty", "0.2")
-    assert (told["gpus"], told["gpus_dedicated"]) == (5, 40)
-    assert told["sets"]["shared"] == 4
-    last = told["promotions"][-1]
-    assert (last["tenant"], last["stage"]) == ("team-00/acme", "Dedicated")
-    assert told["cold_load_share"] == told["unserved_share"] == 0.0
-    assert told["wait_seconds"]["p99"] < 5.0
-
-
 def test_json_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = planned(capsys, "-f", write(tmp_path), *SHORT)
     assert told["pool"] == "serving/qwen"
