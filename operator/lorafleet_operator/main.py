@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -45,7 +45,7 @@ from lorafleet_operator.shell.watches import Watches
 log = logging.getLogger(__name__)
 
 STOPPED, LOST, UNUSABLE = 0, 3, 2
-KEYS_SECONDS = 60.0
+KEYS_SECONDS = 5.0
 STOP_SECONDS = 10.0
 
 
@@ -117,7 +117,8 @@ async def _lead(process: _Process, stop: asyncio.Event) -> int:
     keeper = LeaseKeeper(process.access, process.lease, _give_up)
     keeper.start()
     installation = Installation(process.api, process.settings.namespace, process.settings.deployment)
-    keys = _Keys(PortKeyStore(process.api, process.lease, process.settings.namespace, installation.owners))
+    store = PortKeyStore(process.api, process.lease, process.settings.namespace, installation.owners)
+    keys = _Keys(store, process.wakes.all_touched)
     # Born before kopf starts: at its end kopf cancels every task that is younger than itself.
     refreshing = asyncio.create_task(keys.run(), name="port keys")
     try:
@@ -186,8 +187,9 @@ def _wire(process: _Process, keys: "_Keys") -> Parts:
 class _Keys:
     """The port keys, read again now and then so that a rotation is noticed."""
 
-    def __init__(self, store: PortKeyStore) -> None:
+    def __init__(self, store: PortKeyStore, on_change: Callable[[], None]) -> None:
         self._store = store
+        self._on_change = on_change
         self._keys = PortKeys({})
         self.loaded = asyncio.Event()
 
@@ -199,7 +201,10 @@ class _Keys:
         """Read for ever; cancel to stop."""
         while True:
             try:
-                self._keys = await self._store.load()
+                found = await self._store.load()
+                if found != self._keys:
+                    self._keys = found
+                    self._on_change()
                 self.loaded.set()
             except KubeError as error:
                 log.warning("the port keys could not be read: %s", error)

@@ -1,7 +1,8 @@
 """An API server for tests of commands: objects from a dictionary over real HTTP, port forwarding to any local port.
 
 It runs in a thread, since commands have an event loop of their own. It knows lists (by labels, and events by the object
-they are about), single objects, and websockets on pods/portforward; anything else is 404 or 403, as told.
+they are about), single objects (and takes new ones in their place), and websockets on pods/portforward; all else is
+404 or 403, as told.
 """
 
 import asyncio
@@ -44,6 +45,8 @@ class FakeApi:
         if path.endswith("/portforward"):
             return await self._forward(request, path.split("/")[-2])
         if path in self.objects:
+            if request.method == "PUT":
+                self.objects[path] = await request.json()
             return web.json_response(self.objects[path])
         items = [each for key, each in self.objects.items() if self._listed(key, path) and self._wanted(each, request)]
         if items or path.split("/")[-1] in ("lorapools", "loraadapters", "tenants", "pods", "events"):
@@ -59,7 +62,8 @@ class FakeApi:
 
     def _wanted(self, found: Object, request: web.Request) -> bool:
         name, _, value = request.query.get("labelSelector", "").partition("=")
-        if name and found["metadata"].get("labels", {}).get(name) != value:
+        labels = found["metadata"].get("labels", {})
+        if name and (labels.get(name) != value if value else name not in labels):
             return False
         name, _, value = request.query.get("fieldSelector", "").partition("=")
         return not name or found.get("involvedObject", {}).get("uid") == value

@@ -2,14 +2,17 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lorafleet_contracts.tokens import token_matches
+from lorafleet_contracts.admin import PortName
+from lorafleet_contracts.tokens import TOKEN_USED_METRIC, token_mark, token_matches
 
 CHECK_SECONDS = 1.0
 
@@ -25,24 +28,51 @@ class TokenFile:
         self._clock = clock
         self._looked = float("-inf")
         self._stamp: tuple[int, int, int] | None = None
-        self._tokens: list[str] = []
+        self._used: dict[str, float] = {}
 
     def accepts(self, token: str) -> bool:
-        """Whether `token` is current or a predecessor still in the file."""
-        if self._clock() - self._looked >= CHECK_SECONDS:
-            self._looked = self._clock()
-            self._refresh()
-        return token_matches(token, self._tokens)
+        """Whether `token` is in the file: the current one, its successor or its predecessor while keys rotate."""
+        self._refresh()
+        found = [each for each in self._used if token_matches(token, [each])]
+        for each in found:
+            self._used[each] = time.time()
+        return bool(found)
+
+    def uses(self) -> Mapping[str, float]:
+        """When each accepted token was last used (Unix time, 0 for never), by its mark."""
+        self._refresh()
+        return {token_mark(token): used for token, used in self._used.items()}
 
     def _refresh(self) -> None:
+        if self._clock() - self._looked < CHECK_SECONDS:
+            return
+        self._looked = self._clock()
         try:
             status = os.stat(self._path)
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             if stamp != self._stamp:
-                self._tokens = [line.strip() for line in self._path.read_text().splitlines() if line.strip()]
+                tokens = [line.strip() for line in self._path.read_text().splitlines() if line.strip()]
+                self._used = {token: self._used.get(token, 0.0) for token in tokens}
                 self._stamp = stamp
         except (OSError, UnicodeDecodeError):
-            self._tokens, self._stamp = [], None
+            self._used, self._stamp = {}, None
+
+
+class TokenUses(Collector):
+    """Which tokens the ports accept and when each was last used, by marks. `lorafleet ports rotate` waits on it."""
+
+    def __init__(self, files: Mapping[PortName, TokenFile]) -> None:
+        self._files = files
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """One family; a token that is no longer accepted has no series."""
+        family = GaugeMetricFamily(
+            TOKEN_USED_METRIC, "When an accepted token was last used, 0 for never", labels=("port", "token")
+        )
+        for port, file in self._files.items():
+            for mark, used in file.uses().items():
+                family.add_metric((port.value, mark), used)
+        return [family]
 
 
 class TokenGate:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from lorafleet_contracts.admin import PortName
 from lorafleet_engine.server import openai_errors, problems
 from lorafleet_engine.server.admin import build_admin
-from lorafleet_engine.server.auth import TokenFile, TokenGate
+from lorafleet_engine.server.auth import TokenFile, TokenGate, TokenUses
 from lorafleet_engine.server.engine import Engine
 from lorafleet_engine.server.serving import build_serving
 from lorafleet_engine.server.state import OPEN_PATHS, build_state
@@ -35,6 +35,7 @@ class Ports:
 
     def __init__(self, engine: Engine, settings: PortSettings) -> None:
         tokens = {name: TokenFile(settings.tokens_dir / name.value) for name in PortName}
+        engine.metrics.registry.register(TokenUses(tokens))
         apps: list[tuple[int, ASGIApp]] = [
             (
                 settings.serving,

@@ -3,6 +3,8 @@
 import base64
 import logging
 import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from lorafleet_contracts.admin import PortName
@@ -16,24 +18,30 @@ from lorafleet_operator.shell.lease import Lease, OwnersOf
 
 log = logging.getLogger(__name__)
 
-PREVIOUS = "-previous"
+NEXT, PREVIOUS = "-next", "-previous"
 KEY_BYTES = 32
 NOT_FOUND, CONFLICT = 404, 409
 
 
+@dataclass(frozen=True, slots=True)
 class PortKeys:
-    """Random keys, one a port, each with its predecessor while it is rotated."""
+    """Random keys, one a port; while they rotate each has its successor or its predecessor beside it."""
 
-    def __init__(self, keys: dict[str, bytes]) -> None:
-        self._keys = keys
+    by_entry: Mapping[str, bytes] = field(repr=False)
 
     def tokens_for(self, pool_uid: str) -> PoolTokens:
-        """What a pool's engines accept: the token of the current key, then that of its predecessor."""
+        """What a pool's engines accept: the token of the current key, then those of its successor and predecessor."""
         return PoolTokens({port.value: self._accepted(pool_uid, port) for port in PortName})
 
     def _accepted(self, pool_uid: str, port: PortName) -> tuple[str, ...]:
-        found = (self._keys.get(port.value), self._keys.get(port.value + PREVIOUS))
+        found = (self.by_entry.get(port.value + suffix) for suffix in ("", NEXT, PREVIOUS))
         return tuple(port_token(key, pool_uid, port) for key in found if key)
+
+
+def read_port_keys(secret: Mapping[str, Any]) -> PortKeys:
+    """The keys of a Secret as the API server shows it. Also used by `lorafleet ports`."""
+    data = secret.get("data") or {}
+    return PortKeys({name: base64.b64decode(value).strip() for name, value in data.items()})
 
 
 class PortKeyStore:
@@ -50,8 +58,7 @@ class PortKeyStore:
         found = await self._get()
         if found is None:
             found = await self._create()
-        data = found.get("data") or {}
-        return PortKeys({name: base64.b64decode(value).strip() for name, value in data.items()})
+        return read_port_keys(found)
 
     async def _get(self) -> dict[str, Any] | None:
         try:
