@@ -65,8 +65,8 @@ def quantile(share: float, histogram: str, by: str = "", selector: str = "") -> 
 
 
 def share(part: str, whole: str) -> str:
-    """A ratio."""
-    return f"{part} / {whole}"
+    """A ratio: 0, and not nothing, where there is no part of a whole yet."""
+    return f"({part} or 0 * {whole}) / {whole}"
 
 
 def objective(name: str) -> Query:

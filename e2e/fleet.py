@@ -65,8 +65,8 @@ class Fleet:
         self._helm("rollback", RELEASE, "--wait", "--timeout", "5m")
 
     def uninstall(self) -> None:
-        """Remove the release; Helm leaves the CRDs."""
-        self._helm("uninstall", RELEASE, "--wait", "--timeout", "5m")
+        """Remove the release, where there is one; Helm leaves the CRDs."""
+        self._helm("uninstall", RELEASE, "--wait", "--timeout", "5m", "--ignore-not-found")
 
     def create_key(self, namespace: str, tenant: str) -> str:
         """Give a Tenant the key `e2e` with the `lorafleet` command, in place of an older one, and return it."""

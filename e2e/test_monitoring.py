@@ -12,7 +12,7 @@ import pytest
 from e2e.assets.styles import UNSEEN
 from e2e.client import Client
 from e2e.engines import POOL
-from e2e.fleet import DEMO, NAMESPACE, Fleet, forwarded
+from e2e.fleet import DEMO, NAMESPACE, Fleet, adapter, forwarded
 from e2e.prometheus.server import Target, ask, running
 from e2e.traffic import repeating
 from e2e.waiting import NotInTimeError, wait_until
@@ -21,7 +21,6 @@ from tests.support.queries import panels
 
 pytestmark = pytest.mark.long
 QUIET = {
-    "fleet: Share that failed (5xx) A",
     "fleet: Over their limits A",
     "fleet: Store of the limits A",
     "tenant: Over its limits A",
@@ -29,7 +28,9 @@ QUIET = {
     "pool: Evictions A",
     "pool: Prompt tokens found computed A",
 }
-"""Panels that show nothing while nothing fails, is limited, is cold, is evicted or begins alike."""
+"""Panels that show nothing while nothing is limited, is waited for, is evicted or begins alike."""
+LATE, MISSING = "late", "nobody-made-this"
+"""Adapters that come while Prometheus looks: one is loaded, the other is nowhere and so is not Ready."""
 
 
 @pytest.fixture
@@ -52,7 +53,17 @@ def prometheus(fleet: Fleet, acme: Client, tmp_path: Path) -> Iterator[httpx.Cli
         yield stack.enter_context(running(tmp_path, targets))
 
 
-def test_every_panel_shows_something(prometheus: httpx.Client, acme: Client) -> None:
+@pytest.fixture
+def comers(fleet: Fleet, prometheus: httpx.Client) -> Iterator[None]:
+    """Both adapters, once every engine was scraped without them."""
+    wait_until(lambda: ask(prometheus, "lorafleet_load_seconds_count"), seconds=60, what="a first scrape")
+    fleet.apply(adapter(LATE, source="robot"), adapter(MISSING))
+    yield
+    for name in (LATE, MISSING):
+        fleet.delete("loraadapter", name)
+
+
+def test_every_panel_shows_something(prometheus: httpx.Client, acme: Client, comers: None) -> None:
     def answered(number: int) -> str:
         return "" if acme.ask("pirate", UNSEEN[number % len(UNSEEN)], tokens=4) else "an empty answer"
 

@@ -8,25 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from e2e.cluster.apiserver import ApiServer
-from lorafleet_contracts.crd import GROUP, KINDS
+from lorafleet_contracts.crd import KINDS
+from lorafleet_contracts.names import GROUP
 from tests.chart.conftest import kubectl
-from tests.support.shell_blocks import Block, Check, Shell, Stage, make_shell, pages_of, read_blocks, run_page
+from tests.support.shell_blocks import (
+    Block,
+    Check,
+    Shell,
+    Stage,
+    make_shell,
+    manifests,
+    pages_of,
+    read_blocks,
+    run_page,
+)
 
 __all__ = ["kubectl"]
 pytestmark = pytest.mark.apiserver
 Kubectl = Callable[..., str]
 SYSTEM, SERVING = "lorafleet-system", "serving"
 PORT_KEYS = "lorafleet-port-keys"
-
-
-def manifests(page: str) -> list[dict[str, Any]]:
-    """The objects of a page's YAML blocks; parts of objects are left out."""
-    texts = (block.text for block in read_blocks() if block.page == page and block.language == "yaml")
-    found = [each for text in texts for each in yaml.safe_load_all(text)]
-    return [each for each in found if {"apiVersion", "kind", "metadata"} <= each.keys()]
 
 
 def listing(*objects: dict[str, Any]) -> str:

@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from e2e.cluster.binaries import locate
 from e2e.cluster.machine import install_packages
@@ -23,8 +26,8 @@ from e2e.cluster.paths import REPOSITORY, find_cache
 HEIGHTS: Mapping[str, str] = {
     "unit": "tests/docs/test_blocks.py",
     "apiserver": "tests/docs/test_blocks_on_apiserver.py",
-    "cluster": "e2e/test_docs.py",
-    "long": "e2e/test_docs.py",
+    "cluster": "e2e/test_walkthrough.py",
+    "long": "e2e/test_walkthrough.py",
 }
 """Which test runs the blocks of a height."""
 LANGUAGES = ("sh", "text", "yaml", "json")
@@ -59,6 +62,17 @@ def read_blocks() -> list[Block]:
 def pages_of(height: str) -> list[str]:
     """The pages that have shell blocks to be run at a height."""
     return sorted({block.page for block in read_blocks() if block.height == height})
+
+
+def read_yaml(page: str) -> list[dict[str, Any]]:
+    """The documents of a page's YAML blocks, in their order."""
+    texts = (block.text for block in read_blocks() if (block.page, block.language) == (page, "yaml"))
+    return [each for text in texts for each in yaml.safe_load_all(text)]
+
+
+def manifests(page: str) -> list[dict[str, Any]]:
+    """Those that are whole objects of Kubernetes."""
+    return [each for each in read_yaml(page) if {"apiVersion", "kind", "metadata"} <= each.keys()]
 
 
 @dataclass(frozen=True, slots=True)
