@@ -8,7 +8,10 @@ import orjson
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as one line of JSON; `process` says which of the three wrote it."""
+    """Formats a record as one line of JSON; `process` says which of the three wrote it.
+
+    What a record has as `fields` (`extra={"fields": ...}`) become fields of the line.
+    """
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -22,6 +25,7 @@ class JsonLines(logging.Formatter):
             "process": self._process,
             "logger": record.name,
             "message": record.getMessage(),
+            **getattr(record, "fields", {}),
         }
         if record.exc_info:
             entry["error"] = self.formatException(record.exc_info)

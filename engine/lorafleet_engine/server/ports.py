@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 from lorafleet_contracts.admin import PortName
 from lorafleet_engine.server import openai_errors, problems
 from lorafleet_engine.server.admin import build_admin
+from lorafleet_engine.server.audit import AdminAudit
 from lorafleet_engine.server.auth import TokenFile, TokenGate, TokenUses
 from lorafleet_engine.server.engine import Engine
 from lorafleet_engine.server.serving import build_serving
@@ -44,7 +45,7 @@ class Ports:
             (settings.state, TokenGate(build_state(engine), tokens[PortName.STATE], problems.refuse_token, OPEN_PATHS)),
             (
                 settings.admin,
-                TokenGate(build_admin(engine), tokens[PortName.ADMIN], problems.refuse_token, frozenset()),
+                AdminAudit(TokenGate(build_admin(engine), tokens[PortName.ADMIN], problems.refuse_token, frozenset())),
             ),
         ]
         self._sockets = [_bind(settings.bind, port) for port, _ in apps]

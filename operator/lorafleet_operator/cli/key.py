@@ -21,6 +21,7 @@ from lorafleet_kube.access import load_access
 from lorafleet_kube.api import KubeApi, connect
 from lorafleet_kube.errors import ApiError, KubeError
 from lorafleet_kube.paths import Kind
+from lorafleet_operator.cli.record import record
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -87,6 +88,8 @@ async def create_key(api: KubeApi, wanted: NewKey) -> str:
             if error.code != 409:
                 raise
             continue  # somebody changed the Tenant since it was read
+        until = f"expires at {wanted.expires_at}" if wanted.expires_at else "does not expire"
+        await record(api, tenant, "KeyCreated", f"made the API key {identifier}, which {until}")
         return key
     raise KeyRefusedError(f"Tenant {wanted.namespace}/{wanted.tenant} keeps changing; try again")
 
@@ -110,6 +113,7 @@ async def expire_key(api: KubeApi, name: KeyName, expires_at: str) -> None:
                     f"set its expiresAt where it comes from ({error})"
                 ) from error
             continue  # somebody changed the Tenant since it was read
+        await record(api, tenant, "KeyExpires", f"let the API key {name.id} expire at {expires_at}")
         return
     raise KeyRefusedError(f"Tenant {name.namespace}/{name.tenant} keeps changing; try again")
 

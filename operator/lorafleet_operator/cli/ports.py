@@ -27,6 +27,7 @@ from lorafleet_kube.forward import forward
 from lorafleet_kube.paths import PODS, SECRETS
 from lorafleet_operator.cli.connection import AbsentError, add_connection_options, open_api, read_all, read_one
 from lorafleet_operator.cli.output import fail
+from lorafleet_operator.cli.record import record
 from lorafleet_operator.shell.credentials import KEY_BYTES, NEXT, PREVIOUS, read_port_keys
 from lorafleet_operator.shell.kinds import LORA_POOLS
 
@@ -123,6 +124,7 @@ class _Rotation:
         await self._replace({port.value: self._data()[port.value] for port in PortName})
         self._tell("3/4 the old keys are gone; waiting until every engine refuses their tokens")
         await self._wait("engines that still accept an old token", lambda engines: _accepting(engines, old))
+        await record(self._api, self._secret, "PortKeysRotated", "rotated the keys of the engines' ports")
         self._tell("4/4 done: only tokens of the new keys are accepted")
 
     def _not_accepting(self, engines: list[Engine]) -> list[str]:

@@ -1,7 +1,7 @@
 """Calls of the engines' admin port, fenced. Called by calls.py; waits out 202, retries nothing else."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import aiohttp
 import orjson
@@ -16,8 +16,9 @@ from lorafleet_contracts.admin import (
     VersionRequest,
     Wire,
 )
-from lorafleet_contracts.names import EnginePort
+from lorafleet_contracts.names import HEADER_REQUEST_ID, EnginePort, version_key
 from lorafleet_operator.errors import EngineRefusedError, EngineUnreachableError
+from lorafleet_operator.shell.audit import Act, audited
 from lorafleet_operator.shell.engines import engine_url, read_bounded
 from lorafleet_operator.shell.lease import Lease
 
@@ -33,17 +34,15 @@ WHOLE_SECONDS = 900.0
 
 @dataclass(frozen=True, slots=True)
 class AdminAddress:
-    """Where an engine's admin port is, and the token that opens it."""
+    """Where the admin port of a replica is, and the token that opens it."""
 
+    replica: str
     ip: str
-    token: str
-
-    def __repr__(self) -> str:
-        return f"AdminAddress({self.ip})"
+    token: str = field(repr=False)
 
 
 class EngineAdmin:
-    """The admin port of any engine."""
+    """The admin port of any engine. Every act is audited."""
 
     def __init__(self, session: aiohttp.ClientSession, lease: Lease) -> None:
         self._session = session
@@ -51,31 +50,39 @@ class EngineAdmin:
 
     async def inspect(self, address: AdminAddress, uid: str, request: InspectRequest) -> AdapterReport:
         """Have an adapter's files fetched and verified. Raises NotLeadingError or EngineError."""
-        answer = await self._until_done(address, "POST", INSPECT_PATH.format(uid=uid), request)
-        try:
-            return AdapterReport.model_validate_json(answer)
-        except ValidationError as error:
-            raise EngineUnreachableError(f"{address.ip}: unreadable report: {error}") from error
+        act = Act("inspect", uid, address.replica, self._lease.identity)
+        with audited(act):
+            answer = await self._until_done(address, act, "POST", INSPECT_PATH.format(uid=uid), request)
+            try:
+                return AdapterReport.model_validate_json(answer)
+            except ValidationError as error:
+                raise EngineUnreachableError(f"{address.ip}: unreadable report: {error}") from error
 
     async def load(self, address: AdminAddress, version: tuple[str, str], request: VersionRequest) -> None:
         """Have a version (uid, digest) loaded. Raises NotLeadingError or EngineError."""
         path = VERSION_PATH.format(uid=version[0], digest=version[1])
-        await self._until_done(address, "PUT", path, request)
+        name = f"{request.display.namespace}/{request.display.name}"
+        act = Act("load", version_key(*version), address.replica, self._lease.identity, name)
+        with audited(act):
+            await self._until_done(address, act, "PUT", path, request)
 
     async def unload(self, address: AdminAddress, version: tuple[str, str]) -> None:
         """Have a version drained and freed; one that is not there is as good. Raises NotLeadingError or EngineError."""
-        try:
-            await self._call(address, "DELETE", VERSION_PATH.format(uid=version[0], digest=version[1]), None)
-        except EngineRefusedError as error:
-            if error.problem.status != 404:
-                raise
+        path = VERSION_PATH.format(uid=version[0], digest=version[1])
+        act = Act("unload", version_key(*version), address.replica, self._lease.identity)
+        with audited(act):
+            try:
+                await self._call(address, act, "DELETE", path, None)
+            except EngineRefusedError as error:
+                if error.problem.status != 404:
+                    raise
 
-    async def _until_done(self, address: AdminAddress, method: str, path: str, request: Wire) -> bytes:
+    async def _until_done(self, address: AdminAddress, act: Act, method: str, path: str, request: Wire) -> bytes:
         pause = FIRST_POLL_SECONDS
         try:
             async with asyncio.timeout(WHOLE_SECONDS):
                 while True:
-                    status, answer = await self._call(address, method, path, request)
+                    status, answer = await self._call(address, act, method, path, request)
                     if status != ACCEPTED:
                         return answer
                     await asyncio.sleep(pause)
@@ -83,9 +90,16 @@ class EngineAdmin:
         except TimeoutError as error:
             raise EngineUnreachableError(f"{address.ip}: not done after {WHOLE_SECONDS:.0f} s") from error
 
-    async def _call(self, address: AdminAddress, method: str, path: str, request: Wire | None) -> tuple[int, bytes]:
+    async def _call(
+        self, address: AdminAddress, act: Act, method: str, path: str, request: Wire | None
+    ) -> tuple[int, bytes]:
         body = None if request is None else request.model_dump_json(by_alias=True, exclude_none=True).encode()
-        headers = {"authorization": f"Bearer {address.token}", "content-type": "application/json"}
+        headers = {
+            "authorization": f"Bearer {address.token}",
+            "content-type": "application/json",
+            "user-agent": f"lorafleet-operator/{act.actor}",
+            HEADER_REQUEST_ID: act.request_id,
+        }
         limits = aiohttp.ClientTimeout(total=REQUEST_SECONDS, sock_connect=CONNECT_SECONDS)
         self._lease.check()
         try:

@@ -65,6 +65,11 @@ class Lease:
         self._api = api
 
     @property
+    def identity(self) -> str:
+        """Who leads when this process does."""
+        return self._identity
+
+    @property
     def valid(self) -> bool:
         """Whether this process surely leads at this moment."""
         return not self._lost and self._clock() < self._until

@@ -15,6 +15,7 @@ from lorafleet_kube.access import load_access
 from lorafleet_kube.api import KubeApi, connect
 from lorafleet_kube.paths import NAMESPACES
 from lorafleet_operator.cli.key import TENANTS, register
+from lorafleet_operator.shell.kinds import EVENTS
 from tests.support.crds import install_crds
 
 NAMESPACE = "team-keys"
@@ -66,6 +67,13 @@ def stored(apiserver: ApiServer, name: str) -> dict[str, dict[str, str]]:
     return {each["id"]: each for each in found["spec"].get("apiKeys", [])}
 
 
+def events_of(apiserver: ApiServer, name: str) -> list[tuple[str, str]]:
+    """Reasons and messages of the events about a Tenant."""
+    query = {"fieldSelector": f"involvedObject.name={name}"}
+    found = ask(apiserver, lambda api: api.get(EVENTS.path(NAMESPACE), query))
+    return [(each["reason"], each["message"]) for each in found["items"]]
+
+
 @pytest.mark.apiserver
 def test_the_key_is_printed_once_and_only_its_hash_is_stored(
     apiserver: ApiServer, tenant: str, capsys: pytest.CaptureFixture[str]
@@ -77,6 +85,11 @@ def test_the_key_is_printed_once_and_only_its_hash_is_stored(
     assert (name.namespace, name.tenant, name.id) == (NAMESPACE, tenant, "k1")
     assert stored(apiserver, tenant) == {"k1": {"id": "k1", "sha256": key_digest(key)}}
     assert printed.err == ""
+    ((reason, message),) = events_of(apiserver, tenant)
+    assert reason == "KeyCreated"
+    assert message.endswith(" made the API key k1, which does not expire")
+    assert not message.startswith(" "), "who did it"
+    assert key not in message
 
 
 @pytest.mark.apiserver
@@ -135,6 +148,7 @@ def test_keys_are_rotated_and_expired_one_by_one(
     keys = stored(apiserver, tenant)
     assert keys["k2"] == {"id": "k2", "sha256": key_digest(new)}
     assert keys["k1"]["sha256"] == key_digest(old)
+    assert sorted(reason for reason, _ in events_of(apiserver, tenant)) == ["KeyCreated", "KeyCreated", "KeyExpires"]
     left = datetime.fromisoformat(keys["k1"]["expiresAt"]) - datetime.now(UTC)
     assert timedelta(hours=1) < left <= timedelta(hours=2)
     assert run("k1", *where, "--in", "720h", action="expire") == 0  # never later than it would

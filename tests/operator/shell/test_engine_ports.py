@@ -145,7 +145,7 @@ async def test_an_engine_gone_mad_has_no_state_and_is_followed_on(
     assert links.state("pod-uid") is None
     calls = PoolCalls(EngineAdmin(session, lease), lambda: None, no_secrets)
     key = InspectionKey("u1", 1)
-    calls.start(Inspect(key, "smol-shared-0", ASSET, None), AdminAddress(engine.ip, "admin-token"))
+    calls.start(Inspect(key, "smol-shared-0", ASSET, None), AdminAddress("r", engine.ip, "admin-token"))
     await until(lambda: calls.memory().inspections[key].problem is not None)
     engine.fault = ""
     await until(lambda: links.state("pod-uid") is not None)
@@ -180,7 +180,7 @@ async def test_calls_are_remembered_as_they_end(
 ) -> None:
     done = asyncio.Event()
     calls = PoolCalls(EngineAdmin(session, lease), done.set, no_secrets)
-    address = AdminAddress(engine.ip, "admin-token")
+    address = AdminAddress("r", engine.ip, "admin-token")
     key = InspectionKey("u1", 1)
     calls.start(Inspect(key, "smol-shared-0", ASSET, None), address)
     assert calls.memory().inspections[key].pending
@@ -212,7 +212,7 @@ async def test_failures_keep_their_problem_and_are_counted(
     engine.refusals["http://assets/a"] = problem
     key = InspectionKey("u1", 1)
     for count in (1, 2):
-        calls.start(Inspect(key, "r", ASSET, None), AdminAddress(engine.ip, "admin-token"))
+        calls.start(Inspect(key, "r", ASSET, None), AdminAddress("r", engine.ip, "admin-token"))
         await until(lambda: not calls.memory().inspections[key].pending)
         assert (calls.memory().inspections[key].failures, calls.memory().inspections[key].problem) == (count, problem)
     await calls.close()
@@ -226,7 +226,7 @@ async def test_a_clock_that_jumps_neither_delays_nor_hurries_a_retry(
     calls = PoolCalls(EngineAdmin(session, lease), lambda: None, no_secrets, lambda: wall[0], lambda: steady[0])
     engine.refusals["http://assets/a"] = Problem(title="busy", status=503, code=ProblemCode.LOADER_BUSY)
     key = InspectionKey("u1", 1)
-    calls.start(Inspect(key, "r", ASSET, None), AdminAddress(engine.ip, "admin-token"))
+    calls.start(Inspect(key, "r", ASSET, None), AdminAddress("r", engine.ip, "admin-token"))
     await until(lambda: not calls.memory().inspections[key].pending)
     due_in = retry_at(calls.memory().inspections[key]) - wall[0]
     wall[0], steady[0] = wall[0] + jump + 0.25, steady[0] + 0.25
@@ -240,7 +240,7 @@ async def test_a_closed_fence_stops_a_call_before_it_leaves(
     lease.open = False
     calls = PoolCalls(EngineAdmin(session, lease), lambda: None, no_secrets)
     load = action_for(engine)
-    calls.start(load, AdminAddress(engine.ip, "admin-token"))
+    calls.start(load, AdminAddress("r", engine.ip, "admin-token"))
     await until(lambda: load.target not in calls.memory().loads)
     assert engine.calls == []
     await calls.close()
@@ -251,7 +251,7 @@ async def test_silence_and_gibberish_are_an_unreachable_engine(
 ) -> None:
     admin = EngineAdmin(session, lease)
     with pytest.raises(EngineUnreachableError):
-        await admin.unload(AdminAddress(next(ADDRESSES), "t"), ("u", digest_of("x")))
+        await admin.unload(AdminAddress("r", next(ADDRESSES), "t"), ("u", digest_of("x")))
     ip = next(ADDRESSES)
     app = web.Application()
     app.router.add_route("*", "/{rest:.*}", _gibberish)
@@ -260,7 +260,7 @@ async def test_silence_and_gibberish_are_an_unreachable_engine(
     await web.TCPSite(runner, ip, 8002).start()
     try:
         with pytest.raises(EngineUnreachableError, match="status 502"):
-            await admin.unload(AdminAddress(ip, "t"), ("u", digest_of("x")))
+            await admin.unload(AdminAddress("r", ip, "t"), ("u", digest_of("x")))
     finally:
         await runner.cleanup()
 
@@ -274,12 +274,12 @@ async def test_a_problem_document_is_a_refusal(
     admin = EngineAdmin(session, lease)
     with pytest.raises(EngineRefusedError) as caught:
         await admin.inspect(
-            AdminAddress(engine.ip, "admin-token"),
+            AdminAddress("r", engine.ip, "admin-token"),
             "u1",
             InspectRequest(generation=1, source=SourceSpec(uri="http://assets/a")),
         )
     assert caught.value.problem.reasons == ["DoRA"]
-    assert "admin-token" not in repr(AdminAddress(engine.ip, "admin-token"))
+    assert "admin-token" not in repr(AdminAddress("r", engine.ip, "admin-token"))
 
 
 async def _gibberish(_: web.Request) -> web.Response:
@@ -297,7 +297,7 @@ async def test_a_replica_without_answers_fails_what_waits_for_it_at_once(
     engine.fault = "cut"
     keys = [InspectionKey(f"u{number}", 1) for number in range(20)]
     for key in keys:
-        calls.start(Inspect(key, "smol-shared-0", ASSET, None), AdminAddress(engine.ip, "admin-token"))
+        calls.start(Inspect(key, "smol-shared-0", ASSET, None), AdminAddress("r", engine.ip, "admin-token"))
     await until(lambda: not any(each.pending for each in calls.memory().inspections.values()))
     memory = calls.memory()
     assert all(each.failures == 1 for each in memory.inspections.values())
@@ -305,7 +305,7 @@ async def test_a_replica_without_answers_fails_what_waits_for_it_at_once(
     assert sum("another call" in each for each in details) == len(keys) - 4, "only four were made"
     assert set(memory.silent) == {"smol-shared-0"}
     engine.fault = ""
-    calls.start(Inspect(keys[0], "smol-shared-0", ASSET, None), AdminAddress(engine.ip, "admin-token"))
+    calls.start(Inspect(keys[0], "smol-shared-0", ASSET, None), AdminAddress("r", engine.ip, "admin-token"))
     await until(lambda: calls.memory().inspections[keys[0]].report is not None)
     assert calls.memory().silent == {}
     await calls.close()
@@ -319,7 +319,7 @@ async def test_what_is_remembered_keeps_its_age_when_the_clock_is_set(
     calls = PoolCalls(EngineAdmin(session, lease), lambda: None, no_secrets, lambda: now[0], lambda: now[1])
     engine.refusals["http://assets/a"] = Problem(title="no", status=502, code=ProblemCode.SOURCE_UNREACHABLE)
     key = InspectionKey("u1", 1)
-    calls.start(Inspect(key, "smol-shared-0", ASSET, None), AdminAddress(engine.ip, "admin-token"))
+    calls.start(Inspect(key, "smol-shared-0", ASSET, None), AdminAddress("r", engine.ip, "admin-token"))
     await until(lambda: not calls.memory().inspections[key].pending)
     target = VersionOn("smol-shared-0", engine.boot_id, "u2", digest_of("2"))
     calls.note_surplus([target])
