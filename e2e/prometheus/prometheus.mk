@@ -5,4 +5,4 @@ prometheus-binary:
 	@python3 -m e2e.prometheus
 
 dashboards: $(STAMP) ## Write the chart's Grafana dashboards
-	$(BIN)/python dashboards/generate.py
+	$(BIN)/python -m dashboards.generate

@@ -90,6 +90,13 @@ def test_an_empty_list_of_secrets_is_not_all_of_them() -> None:
     assert "don't meet the specifications of the schema" in done.stderr, done.stderr
 
 
+def test_a_namespace_of_secrets_is_named_once() -> None:
+    twice = 'sourceSecrets=[{"namespace": "a", "names": ["x"]}, {"namespace": "a", "names": ["y"]}]'
+    done = helm("template", "lorafleet", CHART, "--set-json", twice)
+    assert done.returncode != 0
+    assert 'two entries of namespace "a": put all names into one' in done.stderr, done.stderr
+
+
 def test_every_container_is_locked_down_and_probed(render: Render) -> None:
     for name, pod in pods(render()).items():
         assert pod["securityContext"]["runAsNonRoot"], name

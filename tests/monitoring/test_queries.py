@@ -10,6 +10,7 @@ import pytest
 import yaml
 from prometheus_client import Metric
 
+from dashboards.generate import rendered
 from e2e.cluster.paths import REPOSITORY
 from lorafleet_contracts.conditions import Reason
 from lorafleet_operator.core.figures import UNSEEN
@@ -85,11 +86,8 @@ def test_what_no_dashboard_and_no_alert_shows_is_chosen() -> None:
 
 
 def test_the_dashboards_are_those_of_the_generator() -> None:
-    path = REPOSITORY / "dashboards" / "generate.py"
-    namespace: dict[str, Any] = {"__file__": str(path), "__name__": "generate"}
-    exec(compile(path.read_text(), path, "exec", dont_inherit=True), namespace)
     committed = {each.name: each.read_text() for each in (CHART / "dashboards").glob("*.json")}
-    assert committed == namespace["rendered"](), "run make dashboards"
+    assert committed == rendered(), "run make dashboards"
 
 
 def test_variables_are_read_from_what_is_exported() -> None:
