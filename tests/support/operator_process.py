@@ -1,11 +1,14 @@
 """The operator as a process of its own, as the Deployment runs it. Called by tests only."""
 
+import asyncio
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +66,24 @@ class OperatorProcess:
         """The exit status of a process that ends by itself."""
         assert self._process is not None
         return self._process.wait(seconds)
+
+    @contextlib.asynccontextmanager
+    async def restarted_when_it_ends(self) -> AsyncIterator[None]:
+        """Start it again whenever it ends by itself: the kubelet's part, where a test lets it lose its Lease."""
+
+        async def keep() -> None:
+            while True:
+                if self.ended:
+                    self.start()
+                await asyncio.sleep(0.2)
+
+        keeper = asyncio.create_task(keep())
+        try:
+            yield
+        finally:
+            keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeper
 
     @property
     def ended(self) -> bool:
