@@ -14,6 +14,7 @@ from e2e.cluster.paths import REPOSITORY, find_cache
 
 CHART = REPOSITORY / "charts" / "lorafleet"
 Render = Callable[..., list[dict[str, Any]]]
+Kubectl = Callable[..., str]
 
 
 def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -36,7 +37,7 @@ def render() -> Render:
 
 
 @pytest.fixture(scope="session")
-def kubectl(apiserver: ApiServer) -> Callable[..., str]:
+def kubectl(apiserver: ApiServer) -> Kubectl:
     """Run kubectl against the bare API server, which has the CRDs; `accept` are statuses that are no failure."""
 
     def ran(*arguments: str | Path, stdin: str | None = None, accept: tuple[int, ...] = (0,)) -> str:

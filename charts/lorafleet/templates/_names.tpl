@@ -28,6 +28,13 @@ app.kubernetes.io/component: {{ .component }}
 {{ .image.repository }}:{{ .image.tag | default .root.Values.imageTag | default .root.Chart.AppVersion }}
 {{- end }}
 
+{{/* The Secret with the gateway's certificate; empty without TLS. */}}
+{{- define "lorafleet.tlsSecret" -}}
+{{- with .Values.gateway.tls }}
+{{- if .secretName }}{{ .secretName }}{{ else if (.certificate).enabled }}{{ include "lorafleet.name" $ }}-gateway-tls{{ end }}
+{{- end }}
+{{- end }}
+
 {{- define "lorafleet.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 65532
