@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 import httpx
 import orjson
@@ -70,7 +70,7 @@ class PlainSite:
 
     def url(self, name: str) -> str | None:
         """See Site."""
-        return self._uri + name
+        return self._uri + quote(name, safe="")  # an index may name `%2e%2e%2f...` or a query
 
     def headers(self, method: str, url: str) -> Mapping[str, str]:
         """See Site."""

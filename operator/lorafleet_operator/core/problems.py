@@ -102,6 +102,11 @@ def explain(problem: Problem, declared: bool) -> Refusal:
                 Reason.UNSUPPORTED_ADAPTER,
                 f"{reasons}. Put the files right, or train the adapter without what is listed",
             )
+        case ProblemCode.DOES_NOT_FIT if problem.needed is None:
+            return Refusal(
+                Reason.DOES_NOT_FIT,
+                f"{said}. Make the files smaller, or give the pool more engine.memory.diskCache and hostCache",
+            )
         case ProblemCode.DOES_NOT_FIT:
             return does_not_fit(problem.needed or 0, problem.free or 0)
         case code if code in SAID:

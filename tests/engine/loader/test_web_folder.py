@@ -3,6 +3,7 @@
 import hashlib
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import httpx
 import pytest
@@ -54,6 +55,14 @@ def test_a_file_that_breaks_off_goes_on_where_it_broke_off(tmp_path: Path) -> No
 
     assert (tmp_path / "f").read_bytes() == BODY
     assert [each.headers.get("range") for each in server.asked] == [None, "bytes=3000-", "bytes=6000-", "bytes=9000-"]
+
+
+@pytest.mark.parametrize("name", ["%2e%2e%2fothers%2ff", "f?of=others", "f#others", "f%00", "a b"])
+def test_a_file_s_name_is_no_more_than_a_name(tmp_path: Path, name: str) -> None:
+    with serve(lambda asked: Answer(404)) as server:
+        assert fetch(Origin(f"{server.url}/own"), tmp_path / "f", name) is None
+        assert [unquote(each.path) for each in server.asked] == [f"/own/{name}"]
+        assert [each.path.removeprefix("/own/").strip("/?#") for each in server.asked] == [quote(name, safe="")]
 
 
 def test_a_file_that_changed_meanwhile_begins_anew(tmp_path: Path) -> None:

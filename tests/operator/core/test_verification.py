@@ -121,6 +121,13 @@ def test_a_source_that_stays_away_is_the_owners_to_look_at_and_is_tried_on(code:
     assert judge(failed(ProblemCode.LOADER_BUSY, 30)).refusal is None
 
 
+def test_files_that_are_too_large_are_told_as_such_and_not_as_a_lack_of_memory() -> None:
+    said = "adapter_config.json is larger than the 4194304 bytes allowed"
+    refusal = explain(Problem(title="no", status=413, code=ProblemCode.DOES_NOT_FIT, detail=said), declared=False)
+    assert refusal.reason == Reason.DOES_NOT_FIT
+    assert refusal.message.startswith(f"{said}. Make the files smaller")
+
+
 def test_retries_back_off_up_to_a_minute() -> None:
     waits = [retry_at(failed(ProblemCode.INTERNAL, n)) - NOW for n in (1, 2, 3, 7, 5000)]
     assert waits == [1, 2, 4, LONGEST_RETRY_SECONDS, LONGEST_RETRY_SECONDS]
