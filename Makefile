@@ -59,7 +59,7 @@ coverage: $(STAMP) ## Branch coverage of the pure rooms, at least 95 %
 
 height: $(STAMP) binaries-apiserver assets envoy-binary prometheus-binary ## Tests that need a bare API server, the demo model, Envoy, a running engine or much CPU
 	$(BIN)/pytest $(BESIDE) $(SEEN) -m "(apiserver or assets or envoy or prometheus or heavy) and not gpu and not long" --ignore tests/conformance
-	$(BIN)/pytest -m "not long" tests/conformance
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not long" tests/conformance
 
 test: SEEN := $(CHECKED:%=--ignore %) $(PURE_TESTS:%=--ignore %)  # each test once: check and coverage run these
 test: setup check coverage unit height e2e ## Everything: checks, unit tests, real API server, real model, real cluster

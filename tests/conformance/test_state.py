@@ -6,7 +6,7 @@ import time
 import httpx
 import pytest
 
-from lorafleet_contracts.admin import EngineState, PortName
+from lorafleet_contracts.admin import EngineState, PortName, StepsState
 from lorafleet_contracts.capacity import ModelShape, kv_bytes_per_token, plan_memory, weight_bytes
 from tests.conformance.client import BASE, Client, LoadedAdapter, until
 from tests.support.engine_process import Engine
@@ -40,14 +40,16 @@ def test_the_shape_of_the_base_predicts_the_memory_that_is_reported(client: Clie
 
 
 def test_steps_are_counted_with_what_they_cost(client: Client, adapters: list[LoadedAdapter]) -> None:
-    before = EngineState.model_validate(client.state()).steps
+    def steps() -> StepsState:
+        found = EngineState.model_validate(client.state()).steps
+        assert found is not None
+        return found
+
+    before = steps()
     client.complete(adapters[0].key)
-    until(lambda: EngineState.model_validate(client.state()).steps, lambda now: now.decode_steps > before.decode_steps)
-    after = EngineState.model_validate(client.state()).steps
-    assert before is not None
-    assert after is not None
+    after = until(steps, lambda now: now.rank_sum > before.rank_sum)  # the adapter's ranks
+    assert after.decode_steps > before.decode_steps
     assert after.seconds > before.seconds
-    assert after.rank_sum > before.rank_sum, "the adapter's ranks"
 
 
 def test_nothing_new_waits_for_its_time(client: Client) -> None:
