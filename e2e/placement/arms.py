@@ -10,7 +10,8 @@ from typing import Protocol
 from e2e.placement.trace import Setting, Trace
 from lorafleet_operator.core.placement import place
 from lorafleet_operator.core.places import Bin, Choice, Item, Policy
-from lorafleet_operator.core.popularity import SLOW_SECONDS
+from lorafleet_operator.core.popularity import FAST_SECONDS, SLOW_SECONDS, Pace
+from lorafleet_operator.core.wishes import load_of
 
 PLAN_SECONDS = 60.0
 """Between two plans, each with one move: the default of 60 moves an hour."""
@@ -58,21 +59,29 @@ class Ours:
 
     items: list[Item]
     bins: list[Bin]
+    policy: Policy = field(default_factory=lambda: Policy(REDUNDANCY, moves=1))
     holders: list[list[int]] = field(default_factory=list)
     moves: list[float] = field(default_factory=list)
     _at: float = 0.0
+    _paces: list[Pace] = field(default_factory=list)
     _choices: list[tuple[Choice, ...]] = field(default_factory=list)
 
     def plan(self, asked: Counter[int], now: float) -> list[tuple[int, int]]:
-        """Fold the rates as the operator does (its slow mean), place, and carry out."""
+        """Fold the rates as the operator does, place, and carry out."""
         if now > self._at:
-            part = -math.expm1((self._at - now) / SLOW_SECONDS)
+            fast, slow = (-math.expm1((self._at - now) / each) for each in (FAST_SECONDS, SLOW_SECONDS))
+            rates = (asked[number] / (now - self._at) for number in range(len(self.items)))
+            self._paces = [
+                Pace(each.fast + fast * (rate - each.fast), each.slow + slow * (rate - each.slow))
+                for each, rate in zip(self._paces or [Pace()] * len(self.items), rates, strict=True)
+            ]
+            total = Pace(math.fsum(each.fast for each in self._paces), math.fsum(each.slow for each in self._paces))
             self.items = [
-                replace(each, load=each.load + part * (asked[number] / (now - self._at) - each.load))
-                for number, each in enumerate(self.items)
+                replace(item, load=load_of(pace, total, self.policy.capacity))
+                for item, pace in zip(self.items, self._paces, strict=True)
             ]
         self._at = now
-        placement = place(self.items, self.bins, Policy(REDUNDANCY, moves=1 if now else 0))
+        placement = place(self.items, self.bins, self.policy if now else replace(self.policy, moves=0))
         self.moves += [now] * placement.moves
         before, index = self.holders, {each.name: number for number, each in enumerate(self.bins)}
         choices, known = (

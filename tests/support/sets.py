@@ -74,6 +74,20 @@ def under_load(snapshot: PoolSnapshot, **tenants: dict[str, float]) -> PoolSnaps
     )
 
 
+def promotion_of(snapshot: PoolSnapshot) -> tuple[str, str, str | None]:
+    """Stage, reason and set of the first tenant's promotion."""
+    found = snapshot.tenants[0].status.promotion
+    assert found is not None
+    return found.stage, found.reason, found.set
+
+
+def key_of(snapshot: PoolSnapshot, name: str = "pirate") -> str:
+    """The version that serves of an adapter, as `uid@digest`."""
+    [adapter] = [each for each in snapshot.adapters if each.meta.name == name]
+    assert adapter.status.digest is not None
+    return version_key(adapter.meta.uid, adapter.status.digest)
+
+
 def _rates(rate: float) -> Rates:
     return Rates(Pace(rate, rate), Pace(rate * 100, rate * 100))
 

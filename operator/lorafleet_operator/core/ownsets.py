@@ -15,7 +15,7 @@ from lorafleet_operator.core.assessment import Case
 from lorafleet_operator.core.capability import Capacity
 from lorafleet_operator.core.classes import limit_of, work_of
 from lorafleet_operator.core.conditions import Refusal
-from lorafleet_operator.core.dedication import Budget, Promoted, decide_promotions, next_moment, set_of
+from lorafleet_operator.core.dedication import Budget, Promoted, decide_promotions, next_moment, routed_set, set_of
 from lorafleet_operator.core.promotion import Own, Rules, TenantCase
 from lorafleet_operator.core.sets import EngineSet, Merge
 from lorafleet_operator.core.snapshot import PoolSnapshot, Replica, Tenant
@@ -70,6 +70,16 @@ def held_replicas(snapshot: PoolSnapshot) -> int:
     standing = (set_of(each.status.promotion) for each in snapshot.tenants if not each.meta.deleting)
     sizes = {name: snapshot.workloads.get(name) for name in standing if name is not None}
     return sum(max(workload.replicas, 1) if workload else 1 for workload in sizes.values())
+
+
+def answered_apart(snapshot: PoolSnapshot) -> list[str]:
+    """Tenants ("namespace/name") whose requests are answered by replicas of their own now."""
+    serving = {each.set for each in snapshot.replicas if each.usable}
+    return [
+        f"{each.meta.namespace}/{each.meta.name}"
+        for each in snapshot.tenants
+        if routed_set(each.status.promotion) in serving
+    ]
 
 
 def decide_own_sets(

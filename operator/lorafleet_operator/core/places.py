@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lorafleet_contracts.admin import Tier
+from lorafleet_operator.core.capability import ASSUMED
 
 STAYS = "Stays"
 LEAST_LOADED = "LeastLoaded"
@@ -39,7 +40,8 @@ class Item:
 
     `holders` have it or are getting it, `reasons` says why each was chosen, `asked` on which tier each should have it;
     `avoid` failed to take it a moment ago or gives no answers; `near` is the replica that has its files on disk.
-    `load` is its requests a second; `had` says on how many replicas it was to be before; a `fixed` one stays as it is.
+    `load` is its requests a second, `away` are those that tenants' own replicas answer as long as they live; `had` says
+    on how many replicas it was to be before; a `fixed` one stays as it is.
     """
 
     key: str
@@ -52,6 +54,7 @@ class Item:
     near: str = ""
     asked: Mapping[str, Tier] = field(default_factory=dict)
     load: float = 0.0
+    away: float = 0.0
     pinned: bool = False
     priority: int = 0
     had: int = 0
@@ -61,10 +64,12 @@ class Item:
 @dataclass(frozen=True, slots=True)
 class Policy:
     """`redundancy`: how many replicas may be lost without a pinned or hot version being lost on the way. `moves`: how
-    many versions may be brought to replicas now although they serve as they are."""
+    many versions may be brought to replicas now although they serve as they are. `capacity`: requests a second that one
+    replica can do, by which it is judged what is much."""
 
     redundancy: int = 1
     moves: int = 0
+    capacity: float = ASSUMED.effective_requests_per_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,9 @@ from lorafleet_operator.core.drains import let_go, who_leaves
 from lorafleet_operator.core.fleet import Fleet, decide_fleet
 from lorafleet_operator.core.homes import Layouts, lay_out_sets
 from lorafleet_operator.core.objects import deletes, due_applies
+from lorafleet_operator.core.ownsets import answered_apart
 from lorafleet_operator.core.pools import judge_pool, refuse_pool, tell_late
+from lorafleet_operator.core.popularity import without
 from lorafleet_operator.core.snapshot import Meta, OrphanSnapshot, PoolSnapshot, Replica
 from lorafleet_operator.core.story import tell_story
 from lorafleet_operator.core.telling import shown_popularity, tell_popularity
@@ -49,9 +51,10 @@ def plan_pool(snapshot: PoolSnapshot, now: float) -> Plan:
         return Plan(statuses=tuple(_pool_writes(snapshot, refusal, Fleet((), classes=pool.status.rank_classes), now)))
     cases = assess(snapshot, pool.spec)
     view = look(snapshot, now)
-    fleet = decide_fleet(snapshot, pool.spec, cases, view)
+    here = replace(snapshot, load=without(snapshot.load, answered_apart(snapshot)))
+    fleet = decide_fleet(here, pool.spec, cases, view)
     view = replace(view, leaving=who_leaves(snapshot, fleet.sets))
-    layouts = lay_out_sets(cases, view, fleet, rules_of(pool.spec, snapshot.load))
+    layouts = lay_out_sets(cases, view, fleet, rules_of(pool.spec, here, snapshot.load))
     placed = {name: each.placed for name, each in layouts.by_set.items()}
     # A set that an isolated tenant alone is sent to holds nothing for others.
     homes = {case.home for case in cases if case.serving is not None and case.home != case.dedicated}

@@ -6,8 +6,8 @@ sets. What is forgotten is only ever the load of one interval, never counted twi
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from lorafleet_contracts.admin import UsageState
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus, PopularityStatus
@@ -124,6 +124,19 @@ def warm(statuses: Iterable[tuple[str, LoraAdapterStatus]]) -> Track:
     return Track(adapters=adapters, total=Rates(Pace(requests, requests), Pace(tokens, tokens)))
 
 
+def without(track: Track, tenants: Collection[str]) -> Track:
+    """The track less what these tenants ("namespace/name") ask for, in adapters and total; all else as it is."""
+    gone: dict[str, list[Rates]] = defaultdict(list)
+    for tenant in tenants:
+        for uid, rates in track.tenants.get(tenant, {}).items():
+            gone[uid].append(rates)
+    if not gone:
+        return track
+    adapters = {uid: _less(rates, gone.get(uid, ())) for uid, rates in track.adapters.items()}
+    every = [each for rates in gone.values() for each in rates]
+    return replace(track, adapters=adapters, total=_less(track.total, every))
+
+
 def bucket(rates: Rates | None, shown: PopularityStatus | None) -> PopularityStatus | None:
     """What a status says of an adapter's slow rates: None below one request an hour. `shown` is what it says now, and
     stays as long as it is about true."""
@@ -135,6 +148,17 @@ def bucket(rates: Rates | None, shown: PopularityStatus | None) -> PopularitySta
     if shown and abs(requests - shown.requests) <= BUCKET_SLACK and abs(tokens - shown.tokens) <= BUCKET_SLACK:
         return shown
     return PopularityStatus(requests=round(requests), tokens=round(tokens))
+
+
+def _less(rates: Rates, gone: Iterable[Rates]) -> Rates:
+    """A tenant's own means are rounded otherwise than an adapter's: never below nothing."""
+    for each in gone:
+        rates = Rates(_apart(rates.requests_per_s, each.requests_per_s), _apart(rates.tokens_per_s, each.tokens_per_s))
+    return rates
+
+
+def _apart(pace: Pace, gone: Pace) -> Pace:
+    return Pace(max(pace.fast - gone.fast, 0.0), max(pace.slow - gone.slow, 0.0))
 
 
 def _count(usage: Iterable[UsageState]) -> dict[Row, tuple[int, int]]:

@@ -11,16 +11,16 @@ from lorafleet_operator.core.places import HOT, REDUNDANCY, STAYS, Bin, Item, Po
 
 HOT_SHARE = 0.7
 """A version is hot that has this much of an even share of the load of all replicas..."""
-HOT_RATE = 0.1
-"""...and so many requests a second; it stays hot down to half of both."""
+HOT_WORK = 0.0125
+"""...and so much of what one replica can do; it stays hot down to half of both."""
 EARNED = frozenset({HOT, REDUNDANCY, STAYS})
 """Reasons of copies that a load was worth (a status does not show them all: of the others nothing is known)."""
 COPY_SHARE = 1.0
 """A hot version has so many replicas that none gets more than this of an even share of its load..."""
-COPY_RATE = 0.5
-"""...as long as each gets so many requests a second."""
-RATE = 1.0
-"""With fewer requests a second in all, evening out the load is worth nothing."""
+COPY_WORK = 0.0625
+"""...as long as each gets so much of what one replica can do."""
+EVEN_WORK = 0.125
+"""With less load in all than so much of what one replica can do, evening it out is worth nothing."""
 PRIOR = 0.1
 """Share of all load that is assumed to be spread evenly over the versions, as the next minutes may differ."""
 CROWDING = 0.5
@@ -69,7 +69,7 @@ class Tally:
         self.room = [each.budget - each.others for each in bins]
         self.pins = [0] * count
         self.known = sum(each.load for each in items)
-        self.pull = 1.0 if self.known >= RATE else 0.0
+        self.pull = 1.0 if self.known >= EVEN_WORK * policy.capacity else 0.0
         prior = self.known * PRIOR / len(items) if self.known else 1.0
         even = ((self.known + prior * len(items)) / count if count else 0.0) or 1.0
         total = sum(each.bytes * max(each.count, 1) for each in items) + sum(self.others)
@@ -92,12 +92,13 @@ class Tally:
         # Copies that it has because it was hot: not those that are there for a move's sake.
         extra = sum(reason in EARNED for reason in item.reasons.values()) if len(item.reasons) > base else 0
         now = min(len(item.holders), base + extra)
-        if not self.known:  # nothing is known of any load: the copies that it was worth before stay
+        load = item.load + item.away  # what is answered elsewhere comes back the moment that is lost
+        if not self.known + item.away:  # nothing is known of any load: the copies that it was worth before stay
             must, keep = min(base, bins), min(max(base, min(now, item.had)), bins)
             return Draft(item, share, size + share, must, must, keep, safe, item.pinned or item.priority > 0)
-        portion = item.load * bins / self.known
-        wish = max(base, _copies(item.load, portion, safe))
-        keep = max(base, _copies(2 * item.load, 2 * portion, safe))
+        portion, work = load * bins / (self.known + item.away), load / policy.capacity
+        wish = max(base, _copies(work, portion, safe))
+        keep = max(base, _copies(2 * work, 2 * portion, safe))
         # Copies that were there before and got lost come back at once; that is no move.
         must = max(base, min(item.had, keep))
         firm = item.pinned or item.priority > 0 or wish > base or (keep > base and max(now, item.had) > base)
@@ -229,8 +230,8 @@ def _use(draft: Draft) -> float:
     return draft.share / max(draft.item.bytes, 1)
 
 
-def _copies(rate: float, portion: float, safe: int) -> int:
-    """How many copies a version of this load should have, 0: as few as others."""
-    if rate < HOT_RATE or portion < HOT_SHARE:
+def _copies(work: float, portion: float, safe: int) -> int:
+    """How many copies a version of this load (in replicas, and in even shares) should have, 0: as few as others."""
+    if work < HOT_WORK or portion < HOT_SHARE:
         return 0
-    return max(safe, math.ceil(min(portion / COPY_SHARE, rate / COPY_RATE)))
+    return max(safe, math.ceil(min(portion / COPY_SHARE, work / COPY_WORK)))

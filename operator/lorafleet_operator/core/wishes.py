@@ -10,20 +10,28 @@ from lorafleet_contracts.admin import Tier, VersionPhase, VersionState
 from lorafleet_contracts.names import version_key
 from lorafleet_contracts.resources.pool import LoraPoolSpec
 from lorafleet_operator.core.assessment import Case
+from lorafleet_operator.core.capability import capacity_of
 from lorafleet_operator.core.manifests.quantities import parse_bytes
 from lorafleet_operator.core.places import STAYS, Bin, Item, Policy
-from lorafleet_operator.core.popularity import Track
+from lorafleet_operator.core.popularity import Pace, Rates, Track
+from lorafleet_operator.core.snapshot import PoolSnapshot
 from lorafleet_operator.core.view import View
 
 HOUR = 3600.0
+SURGE, SUDDEN = 0.5, 2.0
+"""Of what one replica can do, and of its own slow mean: an adapter that of late is asked for so much is taken for as
+popular as that at once, and not only when the slow mean has come to it, by which time a queue would be minutes long."""
 COMING = frozenset({VersionPhase.FETCHING, VersionPhase.LOADING})
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a pool says about places: its load, bytes of a replica's host cache, redundancy, moves an hour at most."""
+    """What a pool says about places: the load of its sets, and with what tenants' own replicas answer, `every` load;
+    requests a second that a replica can do, bytes of its host cache, redundancy, moves an hour at most."""
 
     load: Track
+    every: Track
+    capacity: float
     host_cache: int
     redundancy: int
     moves_per_hour: int
@@ -31,7 +39,12 @@ class Rules:
     def policy(self, view: View) -> Policy:
         """One move now, or none: so far apart that no hour has more than it may."""
         due = self.moves_per_hour > 0 and view.now >= view.memory.moved_at + HOUR / self.moves_per_hour
-        return Policy(self.redundancy, int(due))
+        return Policy(self.redundancy, int(due), self.capacity)
+
+    def loads(self, uid: str) -> tuple[float, float]:
+        """Requests a second of an adapter here, and on tenants' own replicas."""
+        here, every = (each.adapters.get(uid, Rates()).requests_per_s for each in (self.load, self.every))
+        return load_of(here, self.load.total.requests_per_s, self.capacity), max(every.slow - here.slow, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +59,22 @@ class Wish:
     fixed: bool
 
 
-def rules_of(spec: LoraPoolSpec, load: Track) -> Rules:
-    """A pool's rules."""
+def load_of(pace: Pace, total: Pace, capacity: float) -> float:
+    """Requests a second that an adapter is taken to be asked for: the slow mean, the fast one where it surges.
+
+    That is put to the scale of the others' slow means (`total` of all), so that where all rise, as with a new operator,
+    none is taken for the only one.
+    """
+    scaled = pace.fast * min(total.slow / total.fast, 1.0) if total.fast > 0 else 0.0
+    return scaled if pace.fast >= SURGE * capacity and scaled >= SUDDEN * pace.slow else pace.slow
+
+
+def rules_of(spec: LoraPoolSpec, here: PoolSnapshot, every: Track) -> Rules:
+    """A pool's rules; the snapshot `here` has the load less what tenants' own replicas answer."""
     return Rules(
-        load=load,
+        load=here.load,
+        every=every,
+        capacity=capacity_of(here.capacity, here.pool.status).effective_requests_per_s,
         host_cache=parse_bytes(spec.engine.memory.host_cache),
         redundancy=spec.replicas.redundancy,
         moves_per_hour=spec.placement.max_moves_per_hour,
@@ -82,7 +107,7 @@ def item_of(wish: Wish, view: View, rules: Rules) -> Item:
     recorded = {each.replica: each.reason for each in status.placements if each.digest == wish.digest}
     reasons = {name: recorded.get(name) or view.reasons.get((name, wish.key)) or STAYS for name in holders}
     held = {name: view.versions[name].get(wish.key) for name in holders}
-    rates = rules.load.adapters.get(adapter.meta.uid) if wish.digest == wish.case.target else None
+    load, away = rules.loads(adapter.meta.uid) if wish.digest == wish.case.target else (0.0, 0.0)
     return Item(
         key=wish.key,
         age=adapter.meta.created,
@@ -93,7 +118,8 @@ def item_of(wish: Wish, view: View, rules: Rules) -> Item:
         reasons=reasons,
         near=view.inspected.get(wish.case.inspection, ""),
         asked={name: each.wanted for name, each in held.items() if each is not None},
-        load=rates.requests_per_s.slow if rates else 0.0,
+        load=load,
+        away=away,
         pinned=asks is not None and asks.pinned,
         priority=asks.priority if asks is not None else 0,
         had=status.replicas.desired if status.replicas is not None and status.digest == wish.digest else 0,

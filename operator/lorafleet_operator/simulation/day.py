@@ -77,7 +77,6 @@ def make_case(seed: int = 0, seconds: float = DAY_SECONDS, rate: float = RATE) -
         losses=(LOSS,) if seconds > LOSS.at else (),
         sample_seconds=SAMPLE_SECONDS,
         replicas=3,
-        look_seconds=60.0,
     )
 
 

@@ -205,6 +205,28 @@ def test_a_move_is_made_where_it_evens_out_the_load_and_only_there() -> None:
     assert place(quiet, room, Policy(redundancy=0, moves=9)).moves == 0, "so little load is worth no move"
 
 
+def test_what_is_much_is_judged_by_what_a_replica_can_do() -> None:
+    slow, fast = Policy(redundancy=0, moves=1, capacity=0.5), Policy(redundancy=0, moves=1, capacity=8.0)
+    one = [item("only", load=0.4, holders=frozenset({"r0"}), reasons={"r0": "LeastLoaded"})]
+    assert len(settle(one, bins(100, 100), slow)[1].placed["only"].choices) == 2, "a second replica is there for it"
+    assert len(settle(one, bins(100, 100), fast)[1].placed["only"].choices) == 1
+    two = [item(key, load=0.2, holders=frozenset({"r0"}), reasons={"r0": "LeastLoaded"}) for key in "ab"]
+    assert {where(each)[0] for each in settle(two, bins(100, 100), slow)[1].placed.values()} == {"r0", "r1"}
+    assert {where(each)[0] for each in settle(two, bins(100, 100), fast)[1].placed.values()} == {"r0"}
+
+
+def test_what_is_answered_elsewhere_keeps_its_copies_and_makes_no_replica_busy() -> None:
+    both = frozenset({"r0", "r1"})
+    mine = item("mine", away=8.0, holders=both, reasons={"r0": "LeastLoaded", "r1": "Redundancy"}, had=2)
+    others = [item(f"a{number}", load=1.0) for number in range(6)]
+    _, placement = settle([mine, *others], bins(100, 100, 100), Policy(moves=1))
+    assert len(placement.placed["mine"].choices) == 2, "its own replicas may be lost"
+    counts = [sum(where(placement.placed[each.key]) == [f"r{number}"] for each in others) for number in range(3)]
+    assert counts == [2, 2, 2]
+    alone = place([mine], bins(100, 100), Policy(moves=1)).placed["mine"]
+    assert len(alone.choices) == 2
+
+
 def test_bytes_that_do_not_fit_are_moved_to_where_they_do() -> None:
     crowd = [item(f"a{number}", 40, holders=frozenset({"r0"}), asked={"r0": Tier.GPU}) for number in range(4)]
     _, placement = settle(crowd, bins(100, 100), Policy(moves=1))

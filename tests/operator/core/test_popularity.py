@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from lorafleet_contracts.admin import UsageState
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus, PopularityStatus
 from lorafleet_operator.core.planning import plan_pool
-from lorafleet_operator.core.popularity import FAST_SECONDS, HOUR, Pace, Rates, Reading, Track, bucket, fold, warm
+from lorafleet_operator.core.popularity import (
+    FAST_SECONDS,
+    HOUR,
+    Pace,
+    Rates,
+    Reading,
+    Track,
+    bucket,
+    fold,
+    warm,
+    without,
+)
 from lorafleet_operator.core.snapshot import Memory
 from lorafleet_operator.core.telling import TELL_SECONDS
 from tests.support.fleet import NOW, make_adapter
@@ -45,6 +56,20 @@ def test_a_steady_load_is_found_for_adapter_tenant_replica_and_pool() -> None:
         assert rates.requests_per_s.fast == pytest.approx(2, rel=1e-6)
         assert rates.tokens_per_s.fast == pytest.approx(20, rel=1e-6)
         assert rates.requests_per_s.slow == pytest.approx(2 * (1 - math.exp(-1)), rel=1e-6)
+
+
+def test_what_some_tenants_ask_for_can_be_taken_out() -> None:
+    rows = [row(0), row(0, tenant="demo/globex"), row(0, tenant="demo/globex", adapter=f"poet@{DIGEST}")]
+    track = fold(Track(), [read(1, *rows)], 0.0)
+    more = [each.model_copy(update={"requests": 10 * (place + 1)}) for place, each in enumerate(rows)]
+    track = fold(track, [read(2, *more)], 10.0)
+    left = without(track, ["demo/globex", "demo/nobody"])
+    mine, theirs = left.adapters["pirate"].requests_per_s, track.tenants["demo/acme"]["pirate"].requests_per_s
+    assert (mine.fast, mine.slow) == pytest.approx((theirs.fast, theirs.slow))
+    assert left.adapters["poet"].requests_per_s == Pace()
+    assert left.total.requests_per_s.slow == pytest.approx(track.total.requests_per_s.slow / 6)
+    assert (left.tenants, left.replicas) == (track.tenants, track.replicas)
+    assert without(track, []) is track
 
 
 def test_how_often_it_is_looked_at_does_not_matter() -> None:
