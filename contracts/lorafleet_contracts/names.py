@@ -37,6 +37,9 @@ BASE_MODEL: Final = "base"
 PORT_KEYS_SECRET: Final = "lorafleet-port-keys"
 """Secret in the operator's namespace: random keys, from which each pool's port tokens are derived."""
 
+EXIT_BASE_DOES_NOT_FIT: Final = 3
+"""Exit status of an engine whose device has no room for the base: it would end the same way whenever it started."""
+
 
 class EnginePort(IntEnum):
     """The engine's three ports, each with a credential of its own."""

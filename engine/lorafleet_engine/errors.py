@@ -81,7 +81,11 @@ class SettingsError(EngineError):
 
 
 class ChildDiedError(EngineError):
-    """A process that the engine cannot go on without has ended."""
+    """A process that the engine cannot go on without has ended; the engine exits with `status`."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class JobError(EngineError):

@@ -13,6 +13,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 
 from lorafleet_contracts.capacity import BaseDoesNotFitError
+from lorafleet_contracts.names import EXIT_BASE_DOES_NOT_FIT
 from lorafleet_engine.errors import EngineError, PeerLostError
 from lorafleet_engine.mailbox import Mailbox, PipeMailbox
 from lorafleet_engine.memory.residency import Resident
@@ -74,7 +75,9 @@ def run_loop(connection: Connection, settings: LoopConfig) -> None:
     except PeerLostError as error:
         time.sleep(PEER_WORDS_S)  # the thread that waits for the peer knows more, and ends this process
         mailbox.send(LoopFailed(str(error)))
-    except (EngineError, BaseDoesNotFitError) as error:
+    except BaseDoesNotFitError as error:
+        mailbox.send(LoopFailed(str(error), EXIT_BASE_DOES_NOT_FIT))
+    except EngineError as error:
         mailbox.send(LoopFailed(str(error)))
     except Exception as error:
         mailbox.send(LoopFailed(f"{type(error).__name__}: {error}"))

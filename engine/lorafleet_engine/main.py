@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         return _give_up(2, error)
     except ChildDiedError as error:
-        return _give_up(1, error)
+        return _give_up(error.status, error)
     return 0
 
 

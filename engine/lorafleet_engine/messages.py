@@ -317,9 +317,10 @@ class LoopReady:
 
 @dataclass(frozen=True, slots=True)
 class LoopFailed:
-    """Last message: the loop could not start, or met an error it cannot go on from."""
+    """Last message: the loop could not start, or met an error it cannot go on from. The engine exits with `status`."""
 
     message: str
+    status: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from lorafleet_contracts.admin import PortName
+from lorafleet_contracts.names import EXIT_BASE_DOES_NOT_FIT
 from tests.conformance.client import BASE, Client, until
 from tests.support.engine_process import Engine, running_engine, stop, wait_ready
 from tests.support.tiny_model import AdapterRecipe, make_adapter, make_model
@@ -161,6 +162,17 @@ def test_a_dead_loop_ends_the_engine(own: Client) -> None:
 
     assert own.engine.process.wait(20) == 1
     until(lambda: os.path.exists(f"/proc/{children['loader']}"), lambda alive: not alive, 5)
+
+
+def test_a_base_that_memory_cannot_hold_is_an_exit_status_of_its_own(
+    tmp_path_factory: pytest.TempPathFactory, local: Engine
+) -> None:
+    """The operator tells it from other ends by that (operator/lorafleet_operator/shell/records.py)."""
+    folder = tmp_path_factory.mktemp("small")
+    make_model(folder / "volumes" / "models" / "tiny")
+    with running_engine(folder, "pvc://models/tiny", MEMORY_BYTES=str(1 << 20), DEVICE="cpu") as engine:
+        assert engine.process is not None
+        assert engine.process.wait(60) == EXIT_BASE_DOES_NOT_FIT
 
 
 def test_requests_of_a_dead_loop_are_told_so(own: Client) -> None:

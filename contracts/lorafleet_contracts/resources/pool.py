@@ -77,8 +77,8 @@ class BaseModelSource(Resource):
 class BaseModelSpec(Resource):
     """The base model: published name, further names, files, and optionally the digest they must have.
 
-    `weights`: bytes of its weights at `engine.dtype`. Declared, a slice of a GPU that can't hold them is refused before
-    any pod exists; else only once some engine has loaded the base.
+    `weights`: bytes of its weights at `engine.dtype`. Declared, a slice of a GPU, or a `diskCache` that the base is
+    fetched into, that can't hold them is refused before any pod exists; else only once some engine knows the base.
     """
 
     name: Annotated[ModelName, Field(json_schema_extra=Immutable)]

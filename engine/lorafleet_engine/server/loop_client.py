@@ -58,7 +58,7 @@ class LoopClient:
         self._requests: dict[str, Callable[[News], None]] = {}
         self._loads: dict[VersionKey, asyncio.Future[AdapterLoaded | AdapterRejected]] = {}
         self._unloads: dict[VersionKey, asyncio.Future[AdapterUnloaded]] = {}
-        self._failed = ""
+        self._failed: LoopFailed | None = None
         self._configured = False
         self._draining = False
         self._dead = False
@@ -84,7 +84,8 @@ class LoopClient:
         except EOFError:
             self._refuse_all()
             status = await child.end()
-            raise ChildDiedError(self._failed or f"the loop process ended with status {status}") from None
+            told = self._failed or LoopFailed(f"the loop process ended with status {status}")
+            raise ChildDiedError(told.message, told.status) from None
         finally:
             await child.end()
 
@@ -174,7 +175,7 @@ class LoopClient:
                 self._on_ready()
                 self._on_change()
             case LoopFailed():
-                self._failed = message.message
+                self._failed = message
                 logger.error("the loop failed: %s", message.message)
             case Drained():
                 logger.info("the loop is drained")

@@ -129,6 +129,23 @@ def refuse_base(spec: LoraPoolSpec, pod: str, status: LoraPoolStatus) -> Refusal
     )
 
 
+def refuse_files(spec: LoraPoolSpec) -> Refusal | None:
+    """Why a base that each pod fetches can't lie in its disk cache; None where it may, or nothing is declared."""
+    base, cache = spec.base_model, parse_bytes(spec.engine.memory.disk_cache)
+    if base.weights is None or base.source.uri.startswith("pvc:"):
+        return None
+    # Weights computed in float32 are mostly published in two bytes each.
+    files = parse_bytes(base.weights) // (2 if spec.engine.dtype == "float32" else 1)
+    if files <= cache:
+        return None
+    return Refusal(
+        Reason.BASE_DOES_NOT_FIT,
+        f"the base's files take at least {files} bytes (by baseModel.weights), and each pod fetches them into "
+        f"engine.memory.diskCache, {spec.engine.memory.disk_cache} ({cache} bytes). Raise that above the base and the "
+        "adapters together, or put the base on a volume (baseModel.source pvc://)",
+    )
+
+
 def _weights(spec: LoraPoolSpec, status: LoraPoolStatus) -> tuple[int, str] | None:
     fp8 = spec.engine.quantization == "FP8"
     if status.shape is not None:

@@ -9,7 +9,7 @@ from lorafleet_contracts.admin import ProblemCode
 from lorafleet_contracts.conditions import ConditionType, Reason, find_condition
 from lorafleet_contracts.names import SHARED_SET
 from lorafleet_contracts.resources.pool import EngineSetStatus, LoraPoolSpec, LoraPoolStatus
-from lorafleet_operator.core.budgets import judge_budget, known_shape, refuse_base
+from lorafleet_operator.core.budgets import judge_budget, known_shape, refuse_base, refuse_files
 from lorafleet_operator.core.capability import capacity_of, tell
 from lorafleet_operator.core.conditions import Draft, Refusal, settle
 from lorafleet_operator.core.manifests.engine import dedicated_spec, refuse_gpus, resolve_device
@@ -31,6 +31,11 @@ STUCK = frozenset(
     }
 )
 """Reasons of a pod that does not get on by itself soon."""
+ROOM = (
+    "Ask for a larger GPU, for more of them (engine.tensorParallel) or for more of its memory "
+    "(engine.memory.gpuUtilizationPercent; without a GPU engine.pod.resources.limits.memory), "
+    "for quantization: FP8, or choose a smaller base"
+)
 MOST_SETS = 16
 """In a status."""
 
@@ -63,7 +68,7 @@ def refuse_pool(pool: Pool, cluster_wide: bool) -> Refusal | None:
             Reason.INVALID,
             f"baseModel.source names volume {source.netloc!r}, which engine.pod.volumes does not have. Add it there",
         )
-    shared = _refuse_pod(spec, "engine.pod", pool.status)
+    shared = _refuse_pod(spec, "engine.pod", pool.status) or refuse_files(spec)
     if shared or spec.dedicated.pod.resources is None:
         return shared
     return _refuse_pod(dedicated_spec(spec), "dedicated.pod", pool.status)
@@ -216,6 +221,8 @@ def _find_stuck(replicas: Sequence[Replica]) -> Refusal | None:
             fits = problem.code != ProblemCode.DOES_NOT_FIT
             reason = Reason.NO_REPLICA_READY if fits else Reason.BASE_DOES_NOT_FIT
             return Refusal(reason, f"replica {replica.name}: {problem.detail or problem.title}")
+        if replica.waiting == Reason.BASE_DOES_NOT_FIT and not replica.deleting:
+            return Refusal(Reason.BASE_DOES_NOT_FIT, f"replica {replica.name}: {replica.message}. {ROOM}")
         if not replica.deleting and not replica.usable and replica.waiting in STUCK:
             words = f": {replica.message}" if replica.message else ""
             return Refusal(Reason.NO_REPLICA_READY, f"replica {replica.name} is in {replica.waiting}{words}")

@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from lorafleet_contracts.names import LABEL_POOL, LABEL_SET, LABEL_ZONE, SHARED_SET
+from lorafleet_contracts.conditions import Reason
+from lorafleet_contracts.names import EXIT_BASE_DOES_NOT_FIT, LABEL_POOL, LABEL_SET, LABEL_ZONE, SHARED_SET
 from lorafleet_contracts.resources.adapter import LoraAdapterSpec, LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolSpec, LoraPoolStatus
 from lorafleet_contracts.resources.tenant import TenantSpec, TenantStatus
@@ -203,6 +204,8 @@ def _why_waiting(status: Object) -> tuple[str, str]:
         state = container.get("state") or {}
         ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
         words = str(ended.get("message") or "").strip()
+        if ended.get("exitCode") == EXIT_BASE_DOES_NOT_FIT and not container.get("ready"):
+            return Reason.BASE_DOES_NOT_FIT.value, words
         if waiting := state.get("waiting"):
             reason, told = str(waiting.get("reason", "")), str(waiting.get("message", ""))
             return reason, (words or told) if reason == CRASH_LOOP else told

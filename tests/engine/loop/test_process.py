@@ -4,6 +4,7 @@ import threading
 from multiprocessing import Pipe
 from pathlib import Path
 
+from lorafleet_contracts.names import EXIT_BASE_DOES_NOT_FIT
 from lorafleet_engine.loop import run_loop
 from lorafleet_engine.messages import (
     Generate,
@@ -47,6 +48,7 @@ def test_failure_to_start_is_told(tmp_path: Path) -> None:
     failed = ours.recv()
     assert isinstance(failed, LoopFailed)
     assert "mamba" in failed.message
+    assert failed.status == 1
 
 
 def test_memory_too_small_is_told(model: TinyModel) -> None:
@@ -55,3 +57,4 @@ def test_memory_too_small_is_told(model: TinyModel) -> None:
     failed = ours.recv()
     assert isinstance(failed, LoopFailed)
     assert "100000" in failed.message
+    assert failed.status == EXIT_BASE_DOES_NOT_FIT

@@ -8,7 +8,7 @@ from lorafleet_contracts.admin import BaseState, MemoryState, ShapeState
 from lorafleet_contracts.capacity import ModelShape, kv_bytes_per_token, plan_memory, shard_shape, weight_bytes
 from lorafleet_contracts.resources.pool import LoraPoolSpec, LoraPoolStatus, ShapeStatus
 from lorafleet_operator.core.actions import Apply
-from lorafleet_operator.core.budgets import refuse_base
+from lorafleet_operator.core.budgets import refuse_base, refuse_files
 from lorafleet_operator.core.planning import plan_pool
 from lorafleet_operator.core.pools import refuse_pool
 from lorafleet_operator.core.snapshot import Replica
@@ -150,7 +150,34 @@ def test_only_what_surely_cannot_fit_is_refused(wanted: LoraPoolSpec, status: Lo
 def test_what_tenants_own_replicas_would_be_made_of_is_judged_before_there_are_any(
     own: dict[str, object], where: str | None
 ) -> None:
-    wanted = spec("15.22G", "nvidia.com/gpu").wire() | {"dedicated": {"pod": own}}
+    wanted = spec("15.22G", "nvidia.com/gpu", memory={"diskCache": "40Gi"}).wire() | {"dedicated": {"pod": own}}
     pool = replace(make_pool(), spec=LoraPoolSpec.model_validate(wanted))
     refusal = refuse_pool(pool, cluster_wide=True)
     assert (refusal and where in refusal.message) if where else refusal is None
+
+
+def test_a_base_that_no_pod_can_fetch_is_refused_before_there_is_one() -> None:
+    pool = replace(make_pool(), spec=spec("15.22G", "nvidia.com/gpu"))
+    plan = plan_pool(make_snapshot(pool=pool, replicas=(), workloads={}), NOW)
+    assert not [each for each in plan.actions if isinstance(each, Apply)]
+    [written] = [each.status for each in plan.statuses if each.kind == "LoraPool"]
+    told = {each.type: (each.status, each.reason) for each in written.conditions}
+    assert told["Accepted"] == ("False", "BaseDoesNotFit")
+    assert "at least 15220000000 bytes" in written.conditions[0].message
+    assert "diskCache, 10Gi (10737418240 bytes)" in written.conditions[0].message
+
+
+@pytest.mark.parametrize(
+    ("wanted", "source", "refused"),
+    [
+        (spec("15.22G", "nvidia.com/gpu"), "https://assets/base", True),
+        (spec("15.22G", "nvidia.com/gpu"), "pvc://models/base", False),
+        (spec("15.22G", "nvidia.com/gpu", memory={"diskCache": "16Gi"}), "https://assets/base", False),
+        (spec("15.22G", "nvidia.com/gpu", dtype="float32"), "https://assets/base", False),
+        (spec("30.44G", "nvidia.com/gpu", dtype="float32"), "https://assets/base", True),
+        (spec(None, "nvidia.com/gpu"), "https://assets/base", False),
+    ],
+)
+def test_only_what_surely_cannot_be_fetched_is_refused(wanted: LoraPoolSpec, source: str, refused: bool) -> None:
+    base = wanted.base_model.model_copy(update={"source": wanted.base_model.source.model_copy(update={"uri": source})})
+    assert (refuse_files(wanted.model_copy(update={"base_model": base})) is not None) is refused

@@ -115,6 +115,15 @@ def test_a_stuck_pod_stalls_the_pool_with_its_own_words(waiting: str) -> None:
     assert message == f"replica smol-shared-0 is in {waiting}: no such file: config.json"
 
 
+def test_a_base_that_no_device_can_hold_stalls_the_pool_as_that() -> None:
+    full = Replica("smol-shared-0", False, False, True, None, "BaseDoesNotFit", "the base model needs 15 bytes")
+    status = judge(fleet(full))
+    assert words(status)["Stalled"] == ("True", "BaseDoesNotFit")
+    assert status is not None
+    message = find_condition(status.conditions, ConditionType.READY).message  # type: ignore[union-attr]
+    assert message.startswith("replica smol-shared-0: the base model needs 15 bytes. Ask for a larger GPU")
+
+
 def test_a_pod_that_just_starts_is_not_stuck() -> None:
     starting = Replica("smol-shared-0", False, False, True, None, "ContainerCreating")
     assert words(judge(fleet(starting)))["Stalled"][0] == "False"

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from lorafleet_contracts.names import EXIT_BASE_DOES_NOT_FIT
 from lorafleet_operator.shell.records import (
     NodeRecord,
     read_adapter,
@@ -52,6 +53,7 @@ def container(**state: Any) -> list[dict[str, Any]]:
     return [{"name": "engine", "ready": False, "restartCount": 3, **state}]
 
 
+FULL = {"terminated": {"exitCode": EXIT_BASE_DOES_NOT_FIT, "message": "needs 15 bytes", "reason": "Error"}}
 CRASHED = {"terminated": {"exitCode": 1, "message": "no config.json\n", "reason": "Error"}}
 
 
@@ -90,6 +92,13 @@ CRASHED = {"terminated": {"exitCode": 1, "message": "no config.json\n", "reason"
             "no config.json",
         ),
         ({"containerStatuses": container(state={"running": {}}, lastState=CRASHED, restartCount=1)}, "", ""),
+        ({"containerStatuses": container(state=FULL, restartCount=0)}, "BaseDoesNotFit", "needs 15 bytes"),
+        (
+            {"containerStatuses": container(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=FULL)},
+            "BaseDoesNotFit",
+            "needs 15 bytes",
+        ),
+        ({"containerStatuses": container(state={"running": {}}, lastState=FULL, ready=True)}, "", ""),
     ],
 )
 def test_why_a_pod_does_not_run(status: dict[str, Any], waiting: str, message: str) -> None:
