@@ -75,10 +75,8 @@ def run_loop(connection: Connection, settings: LoopConfig) -> None:
     except PeerLostError as error:
         time.sleep(PEER_WORDS_S)  # the thread that waits for the peer knows more, and ends this process
         mailbox.send(LoopFailed(str(error)))
-    except BaseDoesNotFitError as error:
-        mailbox.send(LoopFailed(str(error), EXIT_BASE_DOES_NOT_FIT))
-    except EngineError as error:
-        mailbox.send(LoopFailed(str(error)))
+    except (EngineError, BaseDoesNotFitError) as error:
+        mailbox.send(LoopFailed(str(error), 1 if isinstance(error, EngineError) else EXIT_BASE_DOES_NOT_FIT))
     except Exception as error:
         mailbox.send(LoopFailed(f"{type(error).__name__}: {error}"))
         raise
