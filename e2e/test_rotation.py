@@ -13,7 +13,7 @@ import pytest
 from e2e.client import Client
 from e2e.engines import POOL, ready_replicas
 from e2e.fleet import DEMO, NAMESPACE, Fleet, forwarded
-from e2e.traffic import asking
+from e2e.traffic import tapping
 from e2e.waiting import wait_until
 from lorafleet_contracts.admin import METRICS_PATH, PortName
 from lorafleet_contracts.names import LABEL_POOL, EnginePort
@@ -76,7 +76,7 @@ def follow(fleet: Fleet, command: "subprocess.Popen[str]") -> str:
 
 def test_nobody_notices_that_port_credentials_are_rotated(fleet: Fleet, acme: Client) -> None:
     old = tokens(fleet)
-    with asking(acme) as seen, rotating(fleet) as command:
+    with tapping(acme, "pirate", "shout") as seen, rotating(fleet) as command:
         told = follow(fleet, command)
         answered = seen.right
         wait_until(lambda: seen.wrong or seen.right > answered + 2, seconds=60, what="answers after the rotation")
