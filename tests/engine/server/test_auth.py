@@ -3,12 +3,15 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from lorafleet_engine.server.auth import TokenFile, TokenGate
+from lorafleet_contracts.admin import PortName
+from lorafleet_contracts.tokens import TOKEN_USED_METRIC, token_mark
+from lorafleet_engine.server.auth import TokenFile, TokenGate, TokenUses
 from lorafleet_engine.server.problems import refuse_token
 
 
@@ -79,3 +82,27 @@ def test_a_swapped_mount_is_read_again(tmp_path: Path) -> None:
     clock.now += 2
 
     assert (tokens.accepts("one"), tokens.accepts("two")) == (False, True)
+
+
+def test_every_accepted_token_shows_when_it_was_used_and_none_shows_itself(tmp_path: Path) -> None:
+    clock = Clock()
+    file = tmp_path / "admin"
+    file.write_text("new-token\nold-token\n")
+    tokens = TokenFile(file, clock)
+    registry = CollectorRegistry()
+    registry.register(TokenUses({PortName.ADMIN: tokens}))
+
+    def used(token: str) -> float | None:
+        return registry.get_sample_value(TOKEN_USED_METRIC, {"port": "admin", "token": token_mark(token)})
+
+    assert (used("new-token"), used("old-token")) == (0.0, 0.0)
+    assert tokens.accepts("old-token")
+    before = used("old-token")
+    assert before is not None
+    assert before > 0.0
+    assert used("new-token") == 0.0
+    assert b"-token" not in generate_latest(registry)
+
+    file.write_text("new-token\n")
+    clock.now += 2
+    assert (used("new-token"), used("old-token")) == (0.0, None)
