@@ -11,13 +11,14 @@ from e2e.images.delivery import name_images
 
 CONNECT = """
 import json, socket, sys
-def state(host, port):
+from concurrent.futures import ThreadPoolExecutor
+def state(target):
     try:
-        socket.create_connection((host, port), 3).close()
+        socket.create_connection(tuple(target), 3).close()
     except OSError:
         return "closed"
     return "open"
-print(json.dumps([state(*target) for target in json.loads(sys.argv[1])]))
+print(json.dumps(list(ThreadPoolExecutor(32).map(state, json.loads(sys.argv[1])))))
 """
 REQUEST = """
 import json, sys, urllib.error, urllib.request
@@ -62,17 +63,18 @@ def namespace_of_probes(fleet: Fleet, namespace: str) -> Iterator[list[Spot]]:
     spots = [Spot(fleet, namespace, f"probe-{number}", "probe") for number, _ in enumerate(nodes)]
     try:
         fleet.apply(*(_pod(spot, node) for spot, node in zip(spots, nodes, strict=True)))
-        fleet.kubectl.run("wait", "--for=condition=Ready", "pod", "--all", "-n", namespace, "--timeout=60s")
+        fleet.kubectl.run("wait", "--for=condition=Ready", "pod", "--all", "-n", namespace, "--timeout=120s")
         yield spots
     finally:
         fleet.kubectl.run("delete", "namespace", namespace, "--wait=false")
 
 
-def _pod(spot: Spot, node: str) -> Object:
+def make_pod(name: str, namespace: str, command: list[str]) -> Object:
+    """A pod of any image with Python, as Pod Security's `restricted` wants it; its container is `probe`."""
     container = {
-        "name": spot.container,
-        "image": name_images(find_cache())["gateway"],  # any with Python
-        "command": ["python3", "-c", "import time; time.sleep(3600)"],
+        "name": "probe",
+        "image": name_images(find_cache())["gateway"],
+        "command": command,
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -81,11 +83,16 @@ def _pod(spot: Spot, node: str) -> Object:
     }
     user = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
     spec = {
-        "nodeName": node,
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 0,
         "securityContext": user,
         "containers": [container],
     }
-    metadata = {"name": spot.pod, "namespace": spot.namespace}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+
+def _pod(spot: Spot, node: str) -> Object:
+    """One that waits on a node."""
+    pod = make_pod(spot.pod, spot.namespace, ["python3", "-c", "import time; time.sleep(3600)"])
+    pod["spec"]["nodeName"] = node
+    return pod

@@ -1,0 +1,1 @@
+"""Attacks on a running installation: a table of them, a runner that counts, and the section of docs/security.md."""
