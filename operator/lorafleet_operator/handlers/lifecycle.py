@@ -3,6 +3,7 @@
 kopf's other handlers would put finalizers or annotations on users' objects; we use none of them.
 """
 
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from lorafleet_operator.handlers.parts import Parts
 from lorafleet_operator.handlers.wakes import Wakes
 
 Login = Callable[[], Awaitable[dict[str, Any]]]
+RETRY_SECONDS = 3.0
 
 
 def build_registry(wakes: Wakes, parts: Parts, login: Login) -> kopf.OperatorRegistry:
@@ -25,11 +27,7 @@ def build_registry(wakes: Wakes, parts: Parts, login: Login) -> kopf.OperatorReg
 
     @kopf.on.startup(registry=registry)
     async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
-        settings.posting.enabled = False
-        settings.scanning.disabled = True
-        settings.process.ultimate_exiting_timeout = None
-        settings.queueing.idle_timeout = 1
-        settings.networking.error_backoffs = [1, 2, 3]
+        configure(settings)
         wakes.lead(parts)
 
     @kopf.on.cleanup(registry=registry)
@@ -42,3 +40,13 @@ def build_registry(wakes: Wakes, parts: Parts, login: Login) -> kopf.OperatorReg
             wakes.pool_touched((namespace or "", name))
 
     return registry
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """kopf as we use it. It never gives up a watch, which would end the process: our own watches go on meanwhile, and
+    the Lease alone says whether this process may lead."""
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.process.ultimate_exiting_timeout = None
+    settings.queueing.idle_timeout = 1
+    settings.networking.error_backoffs = itertools.repeat(RETRY_SECONDS)

@@ -59,6 +59,7 @@ class Lease:
         self._seen_at = clock()
         self._seen_duration = times.duration
         self._lost = False
+        self._ours: Object | None = None
 
     def speak_through(self, api: KubeApi) -> None:
         """Use another connection from now on: one belongs to one event loop."""
@@ -110,14 +111,20 @@ class Lease:
             log.warning("the Lease could not be released: %s", error)
 
     async def _try(self) -> bool:
-        """Take or renew the Lease if it is ours, free or expired."""
+        """Take or renew the Lease if it is ours, free or expired.
+
+        What this process wrote last is replaced without another look: on a busy machine one call is made in time where
+        two are not. If somebody else has written since, the server refuses that, and the next try looks.
+        """
+        found, self._ours = self._ours, None
         try:
-            found = await self._read()
-            if not self._is_free(found):
-                self._until = 0.0
-                return False
+            if found is None:
+                found = await self._read()
+                if not self._is_free(found):
+                    self._until = 0.0
+                    return False
             started = self._clock()
-            await self._write(found, self._identity)
+            self._ours = await self._write(found, self._identity)
         except ApiError as error:
             if error.code != CONFLICT:
                 log.warning("the Lease could not be renewed: %s", error)
@@ -150,8 +157,8 @@ class Lease:
                 return None
             raise
 
-    async def _write(self, found: Object | None, holder: str) -> None:
-        """Replace what was read (a race ends in 409) or create what was absent."""
+    async def _write(self, found: Object | None, holder: str) -> Object:
+        """Replace what was read (a race ends in 409) or create what was absent; returns what is there now."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         lease = found or {
             "apiVersion": "coordination.k8s.io/v1",
@@ -167,7 +174,7 @@ class Lease:
         method, path = (
             ("PUT", LEASES.path(self._namespace, self._name)) if found else ("POST", LEASES.path(self._namespace))
         )
-        await self._api.request(method, path, body={**lease, "spec": spec}, timeout_seconds=self._patience())
+        return await self._api.request(method, path, body={**lease, "spec": spec}, timeout_seconds=self._patience())
 
     def _patience(self) -> float:
         """A call must end before the deadline does, so that there is time for another."""

@@ -27,8 +27,10 @@ class LeaseServer:
     lease: dict[str, Any] | None = None
     version: int = 0
     down: bool = False
+    asked: list[str] = field(default_factory=list)
 
     async def handle(self, request: web.Request) -> web.Response:
+        self.asked.append(request.method)
         if self.down:
             return web.Response(status=503, text="{}")
         if request.method == "GET":
@@ -141,6 +143,30 @@ async def test_renewals_keep_it(api: KubeApi) -> None:
         assert leader.lease.valid
         assert not await other.tries()
     holding.cancel()
+
+
+async def test_a_renewal_is_one_call_until_somebody_else_has_written(api: KubeApi, server: LeaseServer) -> None:
+    leader = Contender(api, "leader")
+    assert await leader.tries()
+    holding = asyncio.create_task(leader.lease.hold())
+    await asyncio.sleep(0.1)
+    assert server.asked.count("GET") == 1
+    assert server.asked.count("PUT") > 1
+    assert server.lease is not None
+    server.version += 1
+    server.lease["metadata"] |= {"resourceVersion": str(server.version), "labels": {"a": "b"}}
+    leader.clock.now += 9.0
+    await asyncio.sleep(0.1)
+    leader.clock.now += 9.0
+    assert leader.lease.valid
+    assert server.asked.count("GET") == 2
+    assert server.lease["metadata"]["labels"] == {"a": "b"}
+    server.lease["spec"]["holderIdentity"] = "intruder"
+    server.version += 1
+    server.lease["metadata"]["resourceVersion"] = str(server.version)
+    await asyncio.wait_for(holding, 5)
+    assert not leader.lease.valid
+    assert server.lease["spec"]["holderIdentity"] == "intruder"
 
 
 async def test_a_released_lease_is_taken_at_once(api: KubeApi, server: LeaseServer) -> None:
