@@ -98,6 +98,7 @@ STAGES: dict[str, Stage] = {"docs/planner.md": planner, "docs/sources.md": sourc
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(600)  # plans of an hour, which a busy machine takes minutes for
 @pytest.mark.parametrize("page", pages_of("unit"))
 def test_every_block_does_what_its_page_says(page: str, tmp_path: Path) -> None:
     run_page(page, "unit", make_shell(tmp_path), STAGES[page])

@@ -26,7 +26,7 @@ from tests.support.shell_blocks import (
 )
 
 __all__ = ["kubectl"]
-pytestmark = pytest.mark.apiserver
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600)]  # a dozen programs start one after the other
 Kubectl = Callable[..., str]
 SYSTEM, SERVING = "lorafleet-system", "serving"
 PORT_KEYS = "lorafleet-port-keys"

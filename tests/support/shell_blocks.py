@@ -86,7 +86,7 @@ class Shell:
     environment: dict[str, str]
     means: dict[str, str] = field(default_factory=dict)
 
-    def run(self, block: Block, seconds: float = 300.0) -> str:
+    def run(self, block: Block, seconds: float = 400.0) -> str:
         """Run a block as `bash -e` does and return what it printed; what it left in the background is ended.
 
         Raises AssertionError with the block's place and its output when it fails.
