@@ -105,9 +105,11 @@ def operations(shell: Shell, kubectl: Kubectl) -> Iterator[Check]:
             assert "lorafleet why" in block.text
             assert "serving/support" in said
 
-    yield check
-    kubectl("delete", kinds, "--all", "-n", SERVING)
-    kubectl("delete", "secret", PORT_KEYS, "-n", SYSTEM)
+    try:
+        yield check
+    finally:
+        kubectl("delete", kinds, "--all", "-n", SERVING)
+        kubectl("delete", "secret", PORT_KEYS, "-n", SYSTEM)
 
 
 def specs(listed: Any) -> dict[tuple[str, str], Any]:
