@@ -86,8 +86,8 @@ def empty(fleet: Fleet) -> None:
     """Remove LoraFleet, where it is, and the namespaces of the pages."""
     if left(fleet, SERVING):
         remove_all(fleet)
-    wait_until_nothing_is_left(fleet, SERVING)
     fleet.kubectl.run("delete", "namespace", NAMESPACE, DEMO, SERVING, "--ignore-not-found")
+    wait_until_nothing_is_left(fleet, SERVING)
 
 
 def test_the_readme_leads_from_an_empty_cluster_to_the_first_answer(fleet: Fleet, shell: Shell) -> None:
