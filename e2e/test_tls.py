@@ -1,4 +1,4 @@
-"""TLS to clients from a Secret: renewed under traffic, no request fails and open connections stay."""
+"""TLS to clients: a Secret renewed under traffic, and no request or connection lost; a certificate of the chart."""
 
 import base64
 import socket
@@ -19,6 +19,7 @@ from e2e.traffic import repeating
 from e2e.waiting import wait_until
 
 SECRET = "lorafleet-e2e-tls"
+OWN = "lorafleet-gateway-tls"
 RENEWED_SECONDS = 180.0
 """The kubelet looks at mounted Secrets once in about a minute."""
 
@@ -106,3 +107,31 @@ def test_a_renewed_certificate_is_taken_under_traffic(site: Site) -> None:
     print(f"\nthe new certificate is shown after {waited:.0f} s; {seen.right} answers meanwhile")
     assert seen.right > 1
     assert not seen.wrong
+
+
+@pytest.fixture
+def own(fleet: Fleet, keys: Keys) -> Iterator[list[str]]:
+    """Settings with which the chart makes a certificate, there being no cert-manager; installed."""
+    settings = ["gateway.tls.certificate.enabled=true", "gateway.tls.certificate.ipAddresses={127.0.0.1}"]
+    fleet.install(*settings)
+    yield settings
+    fleet.install()
+
+
+@pytest.mark.long
+def test_the_charts_own_certificate_serves_and_is_kept_by_an_upgrade(
+    fleet: Fleet, keys: Keys, own: list[str], tmp_path: Path
+) -> None:
+    made = fleet.get("secret", OWN, NAMESPACE)
+    assert made
+    authority = tmp_path / "ca.crt"
+    authority.write_bytes(base64.b64decode(made["data"]["ca.crt"]))
+    with forwarded(fleet.kubectl, "svc/lorafleet-gateway", 8080, NAMESPACE) as address:
+        trust = ssl.create_default_context(cafile=str(authority))
+        headers = {"authorization": f"Bearer {keys.acme}"}
+        with httpx.Client(base_url=address.replace("http:", "https:"), verify=trust, headers=headers) as client:
+            assert client.get("/v1/models").status_code == 200
+    fleet.install(*own, "operator.logLevel=DEBUG")
+    kept = fleet.get("secret", OWN, NAMESPACE)
+    assert kept
+    assert kept["data"] == made["data"]
