@@ -40,12 +40,12 @@ def foreign_names(siege: Siege) -> Iterator[Outcome]:
     version = version_key(found["metadata"]["uid"], found["status"]["digest"])
     names = ("support", "shout", "smollm2-135m", "base", "demo/support", "demo/pirate", "demo/shout", version)
     guessed = ("SUPPORT", "support ", "support\u200b", "../support", "support/../pirate", "*", "sup", "x" * 10_000)
+    missing = {way: send(siege.gateway, request) for way, request in _ways(siege, MISSING).items()}
     for name in (*names, version.partition("@")[0], found["status"]["digest"], *guessed):
-        for way, ask in _ways(siege, name).items():
-            reply, missing = ask, _ways(siege, MISSING)[way]
-            same = send(siege.gateway, reply).told(name[:128])
-            other = send(siege.gateway, missing)
-            answer = str(other) if same == other.told(MISSING) else f"told apart: {same}"
+        for way, request in _ways(siege, name).items():
+            reply = send(siege.gateway, request)
+            told = reply.told(name[:128])
+            answer = str(reply) if told == missing[way].told(MISSING) else f"told apart: {told}"
             yield Outcome(f"{name[:64]} by {way}", UNKNOWN, answer)
     listed = send(siege.gateway, make_request("GET /v1/models", bearer(siege.mallory))).json
     ids = [each["id"] for each in listed["data"]]  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from e2e.engines import POOL
 from e2e.fleet import DEMO, NAMESPACE, forwarded
 from e2e.probes import Spot, Target
 from lorafleet_contracts.admin import DRAIN_PATH, STATE_PATH
-from lorafleet_contracts.names import HEADER_MODEL, LABEL_POOL, EnginePort
+from lorafleet_contracts.names import HEADER_MODEL, LABEL_POOL, PORT_KEYS_SECRET, EnginePort
 
 OURS = {"operator": (8080, 8081), "gateway": (9002, 9003, 9004, 19000)}
 """Metrics and health, the picker's own ports, Envoy's admin port."""
@@ -54,8 +54,10 @@ def tokens(siege: Siege) -> Iterator[Outcome]:
     """Each port by a way around the policies, with everything but its own token."""
     secret = siege.fleet.get("secret", f"{POOL}-tokens")
     assert secret
-    token = {port: base64.b64decode(secret["data"][port.name.lower()]).decode().split() for port in EnginePort}
-    siege.used.update(each for found in token.values() for each in found)
+    token = {port: _words(secret["data"][port.name.lower()]) for port in EnginePort}
+    keys = siege.fleet.get("secret", PORT_KEYS_SECRET, NAMESPACE)
+    assert keys
+    siege.used.update(*token.values(), *map(_words, keys["data"].values()))
 
     def call(port: EnginePort) -> list[Outcome]:
         tried = {"no token": {}, "a guess": bearer("guess"), "a tenant's key": bearer(siege.victims.acme)}
@@ -73,6 +75,11 @@ def tokens(siege: Siege) -> Iterator[Outcome]:
     with ThreadPoolExecutor() as threads:
         for found in threads.map(call, EnginePort):
             yield from found
+
+
+def _words(data: str) -> list[str]:
+    """A Secret's value: tokens or keys, one a line."""
+    return base64.b64decode(data).decode().split()
 
 
 def _engines(siege: Siege) -> dict[str, Target]:
