@@ -3,6 +3,7 @@
 import secrets
 import socket
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from e2e.attacks.siege import CANARY, MALLORY, Outcome, Siege
@@ -28,6 +29,8 @@ MISSING = "model-that-is-nowhere"
 UNKNOWN, NO_KEY = "404 model_not_found", "401 invalid_api_key"
 BAD, LONG = "400 invalid_request", "413 request_too_large"
 OWN_ANSWER, NO_USAGE = "200 by its own adapter", "no such usage"
+AT_ONCE = 4
+"""Requests that engines answer."""
 GUESSES = 100
 """Of each sort of key."""
 MIB = 1 << 20
@@ -78,12 +81,19 @@ def spoofed_headers(siege: Siege) -> Iterator[Outcome]:
         "original destination": {"x-envoy-original-dst-host": f"{engine}:{int(EnginePort.STATE)}"},
         "original path": {"x-envoy-original-path": "/admin/v1/drain"},
     }
-    for name, headers in (ours | SPOOFED).items():
+
+    def ask(name: str, headers: Mapping[str, str]) -> list[Outcome]:
+        outcomes = []
         for model, wanted in ((OWN, OWN_ANSWER), ("support", UNKNOWN)):
             request = make_request(f"POST {CHAT}", {**bearer(siege.mallory), **headers}, chat(model))
-            yield Outcome(
-                f"{name}, asking for {model}", wanted, _served(send(siege.gateway, request), own["status"]["digest"])
-            )
+            answer = _served(send(siege.gateway, request), own["status"]["digest"])
+            outcomes.append(Outcome(f"{name}, asking for {model}", wanted, answer))
+        return outcomes
+
+    spoofed = ours | SPOOFED
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        for found in threads.map(ask, spoofed, spoofed.values()):
+            yield from found
     tenants = {row.tenant for state in engine_states(siege.fleet).values() for row in state.usage}
     yield Outcome("usage of a tenant that is none", NO_USAGE, NO_USAGE if NOBODY not in tenants else "counted")
 
