@@ -3,13 +3,14 @@
 import fcntl
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from e2e.cluster.commands import require_tool, run, say, step, succeeds
+from e2e.cluster.commands import require_tool, run, say, step
 from e2e.cluster.errors import ClusterBusy, ClusterError, CommandFailed, DiskTooSmall
 
 NODE_PACKAGES = (
@@ -26,6 +27,8 @@ NODE_PACKAGES = (
     "socat",
 )
 IMAGE_PACKAGES = ("buildah", "debian-archive-keyring", "debootstrap", "docker-registry")
+_APT_WAIT = 120
+"""Seconds for another's apt-get to end."""
 _GIGABYTE = 1_000_000_000
 
 
@@ -36,10 +39,26 @@ def require_root() -> None:
 
 
 def install_packages(names: tuple[str, ...]) -> None:
-    """Install those Debian packages of `names` that are missing; a second or less when none is."""
-    missing = [name for name in names if not succeeds(["dpkg", "--status", name])]
-    if not missing:
-        return
+    """Install those Debian packages of `names` that are missing; a second or less when none is.
+
+    One at a time: tests that run beside each other may need the same package.
+    """
+    with (Path(tempfile.gettempdir()) / "lorafleet-packages.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        missing = [name for name in names if not _is_installed(name)]
+        if missing:
+            _install_missing(missing)
+
+
+def _is_installed(name: str) -> bool:
+    """Not so one that was removed and has left its configuration."""
+    try:
+        return run(["dpkg-query", "--show", "--showformat=${db:Status-Status}", name]) == "installed"
+    except CommandFailed:
+        return False
+
+
+def _install_missing(missing: Sequence[str]) -> None:
     require_tool("apt-get")
     with step(f"installing {' '.join(missing)}"):
         try:
@@ -50,7 +69,7 @@ def install_packages(names: tuple[str, ...]) -> None:
 
 
 def _install(names: Sequence[str]) -> None:
-    flags = ["--quiet", "--yes", "--no-install-recommends", "--no-remove"]
+    flags = ["--quiet", "--yes", "--no-install-recommends", "--no-remove", "-o", f"DPkg::Lock::Timeout={_APT_WAIT}"]
     run(["apt-get", "install", *flags, *names], env={"DEBIAN_FRONTEND": "noninteractive"})
 
 
