@@ -143,7 +143,7 @@ def split_off(fleet: Fleet) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_a_class_is_split_off_and_what_gets_its_rank_follows_without_a_failed_request(
+def test_a_class_is_split_off_what_gets_its_rank_follows_and_both_come_back_without_a_failed_request(
     fleet: Fleet, client: Client
 ) -> None:
     with asking(client, {SMALL: "pirate", LARGE: "pirate"}) as seen:
@@ -160,6 +160,17 @@ def test_a_class_is_split_off_and_what_gets_its_rank_follows_without_a_failed_re
         fleet.apply(ranked(SMALL, LARGE, SMALL))
         wait_until(lambda: status(fleet, SMALL).get("set") == CLASS, seconds=180, what="the wider version has moved")
         assert status(fleet, SMALL)["rankClass"] == RANK
+        answers = seen.right
+        wait_until(lambda: seen.right > answers + 4, seconds=120, what="both are answered")
+
+        fleet.patch("lorapool", SMALL, {"slo": {"itl": "10s"}, "rankClasses": {"mergeAfter": "1s"}})
+        wait_until(lambda: not verdict(fleet).get("split"), seconds=60, what="the class is merged back")
+        there = (SMALL, LARGE)
+        wait_until(lambda: not any(status(fleet, name).get("set") for name in there), seconds=180, what="both are back")
+        assert [status(fleet, name)["rankClass"] for name in there] == [RANK, RANK]
+        wait_until(
+            lambda: not fleet.get("statefulset", f"{SMALL}-{CLASS}"), seconds=120, what="the class's set has ended"
+        )
         answers = seen.right
         wait_until(lambda: seen.right > answers + 4, seconds=120, what="both are answered")
     assert not seen.wrong
