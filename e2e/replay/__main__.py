@@ -1,16 +1,18 @@
 """`make replay`: sends a trace to the quickstart's pool, simulates the same trace, writes both with their difference.
 
-What one replica can do is found first, by asking as fast as answers come. Then requests arrive open-loop at 60 % of
-that. The figures go to docs/planner-replay.json; docs/planner.md quotes them.
+What one replica can do is found by asking for the same mix of adapters as fast as answers come, before the run and
+after it, as the machine may not do the same all the time; how long an answer takes by itself, by asking one after
+another. In between requests arrive open-loop at 60 % of what was found first. The planner is given the mean of both.
+The figures go to docs/planner-replay.json; docs/planner.md quotes them.
 """
 
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from e2e.quickstart import apply_quickstart, create_keys
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_operator.cli.manifests import choose_pool, read_manifests
 from lorafleet_operator.cli.rates import Look, measure
+from lorafleet_operator.core.capability import Capacity
 from lorafleet_operator.simulation.demand import Ranks, assume_files, find_demand
 from lorafleet_operator.simulation.engines import EngineProfile
 from lorafleet_operator.simulation.hardware import find_shape, replica_memory
@@ -38,8 +41,12 @@ TOKENS, PROMPT_TOKENS = 16, 40
 PROBE_SECONDS, RUN_SECONDS = 45.0, 180.0
 SHARE = 0.6
 REPLICAS = 2
-"""Of the quickstart. The probe asks for the base, which both have."""
+"""Of the quickstart."""
 AT_ONCE = 8
+ALONE = 8
+"""Requests asked one after another."""
+Ask = Callable[[int], bool]
+"""Sends the request of a row of the trace and waits for the answer; False where it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,33 +65,73 @@ def main() -> int:
     fleet.wait_ready()
     with forwarded(fleet.kubectl, "svc/lorafleet-gateway", 8080, NAMESPACE) as address:
         clients = {"acme": Client(address, keys.acme), "globex": Client(address, keys.globex)}
-        capacity = _probe(clients["acme"]) / REPLICAS
+        ask = _asking(clients, _case(_objects(fleet), rate=float(AT_ONCE)))
+        alone = _alone(ask)
+        rates = [_probe(ask)]
         # Looked at now: what the probe made popular has got its copies.
-        text = fleet.kubectl.run("get", "lorapools,loraadapters,tenants", "-n", DEMO, "-o", "json")
-        case = _case(text, capacity)
-        answered, seen = _send(fleet, clients, case)
-    figures = _compare(case, simulate(case), answered, seen)
+        case = _case(_objects(fleet), SHARE * rates[0])
+        answered, seen = _send(fleet, _asking(clients, case), case)
+        rates.append(_probe(ask))
+    case = _measured(case, float(np.mean(rates)) / REPLICAS, alone)
+    figures = {"probed_per_s": [round(each, 3) for each in rates], "alone_s": round(alone, 3)}
+    figures |= _compare(case, simulate(case), answered, seen)
     FIGURES.write_text(json.dumps(figures, indent=2) + "\n")
     print(json.dumps(figures))
     return 0
 
 
-def _probe(client: Client) -> float:
-    """Answers a second when the next request follows each answer at once."""
-    end, done = time.monotonic() + PROBE_SECONDS, [0] * AT_ONCE
+def _objects(fleet: Fleet) -> str:
+    """Pool, adapters and tenants as they are now."""
+    return fleet.kubectl.run("get", "lorapools,loraadapters,tenants", "-n", DEMO, "-o", "json")
 
-    def ask(lane: int) -> None:
-        while time.monotonic() < end:
-            client.ask("smollm2-135m", UNSEEN[lane % len(UNSEEN)], tokens=TOKENS)
-            done[lane] += 1
+
+def _asking(clients: Mapping[str, Client], case: Case) -> Ask:
+    """Asks for what the rows of a case's trace ask for."""
+    names = {each.meta.uid: each.meta.name for each in case.adapters}
+
+    def ask(row: int) -> bool:
+        caller = case.callers[case.arrivals.callers[row % len(case.arrivals)]]
+        try:
+            client = clients[caller.tenant.rpartition("/")[2]]
+            client.ask(names[caller.adapter], UNSEEN[row % len(UNSEEN)], tokens=TOKENS)
+        except openai.APIError:
+            return False
+        return True
+
+    return ask
+
+
+def _alone(ask: Ask) -> float:
+    """The mean seconds of an answer when nothing else is asked."""
+    begun = time.monotonic()
+    answers = sum(ask(row) for row in range(ALONE))
+    assert answers == ALONE, "the pool does not answer"
+    return (time.monotonic() - begun) / ALONE
+
+
+def _probe(ask: Ask) -> float:
+    """Answers a second when the next request follows each answer at once; what runs at the end is waited for."""
+    begun = time.monotonic()
+    rows = iter(range(1_000_000))
+
+    def keep_on(_: int) -> int:
+        done = 0
+        while time.monotonic() < begun + PROBE_SECONDS:
+            done += ask(next(rows))
+        return done
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(ask, range(AT_ONCE)))
-    return sum(done) / PROBE_SECONDS
+        return sum(pool.map(keep_on, range(AT_ONCE))) / (time.monotonic() - begun)
 
 
-def _case(text: str, capacity: float) -> Case:
-    """The cluster's own objects as a case of the planner, with two replicas of that capacity."""
+def _measured(case: Case, capacity: float, alone: float) -> Case:
+    """The case with what a replica was seen to do, which its operator has measured too."""
+    profile = replace(case.profile, capacity=capacity, base_capacity=capacity, token_seconds=alone / TOKENS)
+    return replace(case, profile=profile, capacity=Capacity(capacity, None, 0, measured=True))
+
+
+def _case(text: str, rate: float) -> Case:
+    """The cluster's own objects as a case of the planner, asked `rate` times a second."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fleet.json"
         path.write_text(text)
@@ -92,7 +139,7 @@ def _case(text: str, capacity: float) -> Case:
     pool, adapters, tenants = choose_pool(manifests, "smol")
     demand = find_demand(adapters, tenants, manifests.namespaces)
     random = np.random.default_rng(7)
-    arrivals = plain(poisson_times(SHARE * REPLICAS * capacity, RUN_SECONDS, random))
+    arrivals = plain(poisson_times(rate, RUN_SECONDS, random))
     lengths = (np.full(len(arrivals), PROMPT_TOKENS), np.full(len(arrivals), TOKENS))
     arrivals = overlay(Arrivals(arrivals.times, *lengths, arrivals.callers), demand.groups, 1.0, random)
     assert pool.spec is not None
@@ -104,7 +151,7 @@ def _case(text: str, capacity: float) -> Case:
         tenants=tenants,
         namespaces=manifests.namespaces,
         files=assume_files(pool.spec, adapters, shape, Ranks(16, {}), manifests.known),
-        profile=EngineProfile(pool.spec.base_model.name, memory, capacity, capacity, float(TOKENS)),
+        profile=EngineProfile(pool.spec.base_model.name, memory, rate / REPLICAS, rate / REPLICAS, float(TOKENS)),
         callers=demand.callers,
         arrivals=arrivals,
         seconds=RUN_SECONDS,
@@ -121,25 +168,18 @@ def _held(known: Mapping[str, LoraAdapterStatus]) -> dict[str, list[str]]:
     return held
 
 
-def _send(fleet: Fleet, clients: dict[str, Client], case: Case) -> tuple[list[Answered], dict[str, Any]]:
+def _send(fleet: Fleet, ask: Ask, case: Case) -> tuple[list[Answered], dict[str, Any]]:
     """Send every request at its moment, and look at the engines' counters before and after."""
-    names = {each.meta.uid: each.meta.name for each in case.adapters}
     before = Look(time.monotonic(), engine_states(fleet))
     start = time.monotonic()
 
-    def ask(row: int) -> Answered:
-        caller = case.callers[case.arrivals.callers[row]]
-        client = clients[caller.tenant.rpartition("/")[2]]
+    def send(row: int) -> Answered:
         began = start + float(case.arrivals.times[row])
         time.sleep(max(began - time.monotonic(), 0.0))
-        try:
-            client.ask(names[caller.adapter], UNSEEN[row % len(UNSEEN)], tokens=TOKENS)
-        except openai.APIError:
-            return Answered(None)
-        return Answered(time.monotonic() - began)
+        return Answered(time.monotonic() - began if ask(row) else None)
 
     with ThreadPoolExecutor(64) as pool:
-        answered = list(pool.map(ask, range(len(case.arrivals))))
+        answered = list(pool.map(send, range(len(case.arrivals))))
     return answered, measure(before, Look(time.monotonic(), engine_states(fleet)))
 
 

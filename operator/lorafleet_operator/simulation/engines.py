@@ -31,7 +31,8 @@ class EngineProfile:
     """What all engines of a run are like.
 
     `capacity` is in requests per second, with adapters, `base_capacity` without, both for answers of `answer_tokens` in
-    the mean. Rates are bytes per second from the source, the disk tier and the host tier, each to the next.
+    the mean, of which each takes `token_seconds` where it need not wait. Rates are bytes per second from the source,
+    the disk tier and the host tier, each to the next.
     """
 
     base: str
@@ -39,6 +40,7 @@ class EngineProfile:
     capacity: float
     base_capacity: float
     answer_tokens: float = 128.0
+    token_seconds: float = TOKEN_SECONDS
     start_seconds: float = 120.0
     source_rate: float = 500e6
     disk_rate: float = 2e9
@@ -46,8 +48,8 @@ class EngineProfile:
 
     @property
     def lanes(self) -> int:
-        """Requests that are answered side by side, when a token takes TOKEN_SECONDS."""
-        return max(1, round(self.capacity * self.answer_tokens * TOKEN_SECONDS))
+        """Requests that are answered side by side."""
+        return max(1, round(self.capacity * self.answer_tokens * self.token_seconds))
 
     def answer_seconds(self, tokens: int, merged: bool = False) -> float:
         """How long one answer takes, so that all lanes together do what the capacity says."""
