@@ -77,6 +77,17 @@ def test_above_its_capacity_a_replica_makes_requests_wait() -> None:
     assert calm.wait[1] < 0.5
     assert busy.wait[1] > 60
     assert calm.wait[0] == pytest.approx(0.0, abs=0.01)
+    found = busy.pool.status.capacity
+    assert found is not None
+    assert (found.source, found.penalty_percent) == ("Measured", 20), "as engines that count their steps would tell"
+    assert float(found.value) == pytest.approx(9.5, rel=0.1)
+
+
+def test_as_many_answers_run_side_by_side_as_fit_the_time_that_one_takes() -> None:
+    quick = EngineProfile("smollm2", MEMORY, capacity=8.0, base_capacity=10.0, answer_tokens=100.0)
+    assert (quick.lanes, quick.answer_seconds(100)) == (16, pytest.approx(2.0))
+    slow = replace(quick, token_seconds=0.05)
+    assert (slow.lanes, slow.answer_seconds(100)) == (40, pytest.approx(5.0))
 
 
 def test_the_operator_s_own_sizing_adds_replicas_under_load() -> None:
