@@ -132,7 +132,7 @@ def test_what_is_on_a_leaving_replica_goes_elsewhere_unless_there_is_no_other() 
 
 
 def test_where_not_all_fit_the_used_are_sure_of_the_gpu_and_the_others_share_the_rest() -> None:
-    loads = {"pin": 0.0, "prio": 0.0, "hot": 5.0, "a": 0.5, "b": 0.4, "c": 0.3}
+    loads = {"pin": 0.0, "prio": 0.0, "hot": 10.0, "a": 0.5, "b": 0.4, "c": 0.3}
     items = [
         item(key, 20, load=load, pinned=key == "pin", priority=3 if key == "prio" else 0) for key, load in loads.items()
     ]
@@ -143,7 +143,7 @@ def test_where_not_all_fit_the_used_are_sure_of_the_gpu_and_the_others_share_the
 
 
 def test_an_empty_gpu_is_filled_first_and_shared_afterwards() -> None:
-    items = [item(f"a{number}", 20, load=20.0 if number == 5 else 1.0 + number / 10) for number in range(6)]
+    items = [item(f"a{number}", 20, load=60.0 if number == 5 else 1.0 + number / 10) for number in range(6)]
     room = [Bin("r0", 100, free=100, host=10**9)]
     first = place([replace(each, load=each.load / 1000) for each in items], room, Policy())
     assert sorted(key for key, each in first.placed.items() if each.choices[0].tier is Tier.GPU) == [
