@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from lorafleet_operator.core.places import HOT, REDUNDANCY, STAYS, Bin, Item, Policy
 
-HOT_SHARE = 0.7
+HOT_SHARE = 0.85
 """A version is hot that has this much of an even share of the load of all replicas..."""
 HOT_WORK = 0.0125
 """...and so much of what one replica can do; it stays hot down to half of both."""
