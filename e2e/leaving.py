@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from e2e.engines import POOL, engine_states
-from e2e.fleet import Fleet, adapter
+from e2e.fleet import DEMO, Fleet, adapter
+from e2e.quickstart import apply_quickstart
 from e2e.waiting import wait_until
 from lorafleet_contracts.admin import VersionPhase
 
@@ -14,8 +15,13 @@ _COLD = tuple(f"cold-{number}" for number in range(4))
 
 @contextmanager
 def cold_adapters(fleet: Fleet) -> Iterator[None]:
-    """Adapters that nobody asks for, one copy each, on either of two replicas, while the block runs."""
+    """Adapters that nobody asks for, one copy each, on either of two replicas, while the block runs.
+
+    The others are made anew first: what was asked of them before would draw all of these to the replica with less load.
+    """
     try:
+        fleet.kubectl.run("delete", "loraadapters", "--all", "-n", DEMO)
+        apply_quickstart(fleet)
         fleet.apply(*(adapter(name, source="pirate") for name in _COLD))
         fleet.wait_ready()
         yield
