@@ -40,6 +40,7 @@ def stage(fleet: Fleet) -> Iterator[Stage]:
     for name in ADAPTERS:
         fleet.patch("loraadapter", name, {"minReplicas": None})
     fleet.install()
+    fleet.delete("secret", STORE, NAMESPACE)
 
 
 @pytest.fixture
