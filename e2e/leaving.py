@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from e2e.engines import POOL, engine_states
-from e2e.fleet import DEMO, Fleet, adapter
-from e2e.quickstart import apply_quickstart
+from e2e.fleet import DEMO, Fleet, Object, adapter
 from e2e.waiting import wait_until
 from lorafleet_contracts.admin import VersionPhase
 
@@ -20,14 +19,21 @@ def cold_adapters(fleet: Fleet) -> Iterator[None]:
     The others are made anew first: what was asked of them before would draw all of these to the replica with less load.
     """
     try:
+        others = [_manifest(each) for each in fleet.list("loraadapters")]
         fleet.kubectl.run("delete", "loraadapters", "--all", "-n", DEMO)
-        apply_quickstart(fleet)
+        fleet.apply(*others)
         fleet.apply(*(adapter(name, source="pirate") for name in _COLD))
         fleet.wait_ready()
         yield
     finally:
         for name in _COLD:
             fleet.delete("loraadapter", name)
+
+
+def _manifest(found: Object) -> Object:
+    """What to apply to have an object anew."""
+    meta = {name: found["metadata"][name] for name in ("name", "namespace")}
+    return {"apiVersion": found["apiVersion"], "kind": found["kind"], "metadata": meta, "spec": found["spec"]}
 
 
 def only_on(fleet: Fleet, replica: str) -> set[str]:
