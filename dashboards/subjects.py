@@ -13,13 +13,7 @@ def adapter() -> Dashboard:
             Panel("Requests", "reqps", [Query(rate(REQUESTS, "code", mine), "{{code}}")]),
             Panel("Requests by tenant", "reqps", [Query(rate(REQUESTS, "tenant", mine), "{{tenant}}")]),
             Panel("Tokens", "short", [Query(rate(TOKENS, "kind", mine), "{{kind}}")], "Per second."),
-            Panel(
-                "Time to the first token",
-                "s",
-                [Query(quantile(q, FIRST, "", mine), f"p{q * 100:g}") for q in (0.5, 0.95)],
-                "From the request's arrival, cold load included.",
-            ),
-            Panel("Whole answers", "s", [Query(quantile(q, WHOLE, "", mine), f"p{q * 100:g}") for q in (0.5, 0.95)]),
+            *_latency(mine),
             Panel("Where requests found it", "reqps", [Query(rate(LOOKUPS, "tier", mine), "{{tier}}")]),
             Panel(
                 "Share of requests that found it cold",
@@ -56,15 +50,22 @@ def tenant() -> Dashboard:
                 "reqps",
                 [Query(rate("lorafleet_gateway_throttled_total", "limit", mine), "{{limit}}")],
             ),
-            Panel(
-                "Time to the first token",
-                "s",
-                [Query(quantile(q, FIRST, "", mine), f"p{q * 100:g}") for q in (0.5, 0.95)],
-                "From the request's arrival, cold load included.",
-            ),
-            Panel("Whole answers", "s", [Query(quantile(q, WHOLE, "", mine), f"p{q * 100:g}") for q in (0.5, 0.95)]),
+            *_latency(mine),
             Panel("Where requests found their adapter", "reqps", [Query(rate(LOOKUPS, "tier", mine), "{{tier}}")]),
         ),
         variable="tenant",
         of=REQUESTS,
+    )
+
+
+def _latency(mine: str) -> tuple[Panel, ...]:
+    """How long the requests of one adapter or tenant take."""
+    return (
+        Panel(
+            "Time to the first token",
+            "s",
+            [Query(quantile(q, FIRST, "", mine), f"p{q * 100:g}") for q in (0.5, 0.95)],
+            "From the request's arrival, cold load included.",
+        ),
+        Panel("Whole answers", "s", [Query(quantile(q, WHOLE, "", mine), f"p{q * 100:g}") for q in (0.5, 0.95)]),
     )

@@ -51,7 +51,7 @@ def foreign_names(siege: Siege) -> Iterator[Outcome]:
             answer = str(reply) if told == missing[way].told(MISSING) else f"told apart: {told}"
             yield Outcome(f"{name[:64]} by {way}", UNKNOWN, answer)
     listed = send(siege.gateway, make_request("GET /v1/models", bearer(siege.mallory))).json
-    ids = [each["id"] for each in listed["data"]]  # type: ignore[attr-defined]
+    ids = [each["id"] for each in listed["data"]]
     yield Outcome("the list of models", "its own only", "its own only" if ids == [OWN] else f"{ids}")
 
 

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from tests.gateway.doubles.hostile_http import make_length
 
@@ -37,7 +38,7 @@ class Reply:
         return found if isinstance(found, dict) else {}
 
     @property
-    def json(self) -> Mapping[str, object]:
+    def json(self) -> Mapping[str, Any]:
         """The body; empty where it is no JSON object."""
         try:
             found = json.loads(self.body)

@@ -13,32 +13,10 @@ from lorafleet_contracts.digest import adapter_files, folder_digest
 from tests.support.authority import make_authority
 from tests.support.shell_blocks import Block, Check, Shell, Stage, make_shell, pages_of, run_page
 from tests.support.source_servers import docker_config, run_registry
+from tests.support.team_manifests import write_teams
 
 TEAMS = 40
 """As many as docs/planner.md plans for."""
-POOL = """
-apiVersion: lorafleet.io/v1alpha1
-kind: LoraPool
-metadata: {name: qwen, namespace: serving}
-spec:
-  baseModel: {name: qwen2.5-7b, source: {uri: "http://assets/base"}}
-  engine: {pod: {resources: {limits: {"nvidia.com/gpu": "1"}}}}
-  replicas: {min: 2}
-  allowedNamespaces: {from: All}
-  sources: {allow: [{prefix: "http://assets/"}]}
-"""
-TEAM = """
----
-apiVersion: lorafleet.io/v1alpha1
-kind: LoraAdapter
-metadata: {name: tuned, namespace: team-NUMBER}
-spec: {poolRef: {name: qwen, namespace: serving}, source: {uri: "http://assets/NUMBER"}}
----
-apiVersion: lorafleet.io/v1alpha1
-kind: Tenant
-metadata: {name: acme, namespace: team-NUMBER}
-spec: {poolRef: {name: qwen, namespace: serving}, adapters: {names: [tuned]}}
-"""
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
 
@@ -52,7 +30,7 @@ def planner(shell: Shell) -> Iterator[Check]:
     """
     manifests = shell.folder / "manifests"
     manifests.mkdir()
-    (manifests / "all.yaml").write_text(POOL + "".join(TEAM.replace("NUMBER", f"{n:02d}") for n in range(TEAMS)))
+    write_teams(manifests, TEAMS)
     rows = (f"2026-11-30 10:{second // 60:02d}:{second % 60:02d}.0,200,100\n" for second in range(120))
     (shell.folder / "requests.csv").write_text(TRACE + "".join(rows))
 

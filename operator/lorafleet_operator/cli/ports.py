@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
 
 from lorafleet_contracts.admin import METRICS_PATH, PortName
 from lorafleet_contracts.durations import DURATION_PATTERN, parse_seconds
@@ -168,8 +169,9 @@ class _Rotation:
                 more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
                 raise UnfinishedError(
                     f"{what}, after {self._terms.patience:.0f} s: {', '.join(names[:NAMED])}{more}. Nothing is broken: "
-                    f"what is in use is accepted. See that the operator runs, that the pools are Accepted and that the "
-                    f"engines answer, then run the command again: it goes on from here"
+                    f"what is in use is accepted. See that the operator runs, that the pools are Accepted, that the "
+                    f"engines answer and that you may reach them (kubectl auth can-i create pods/portforward -A), "
+                    f"then run the command again: it goes on from here"
                 )
             await asyncio.sleep(PAUSE_SECONDS)
 
@@ -220,13 +222,9 @@ class _Rotation:
 
 def read_uses(metrics: str) -> Uses:
     """The series of an engine's tokens out of its metrics."""
-    found = {}
-    for line in metrics.splitlines():
-        if line.startswith(TOKEN_USED_METRIC + "{"):
-            labels, _, value = line.removeprefix(TOKEN_USED_METRIC + "{").rpartition("} ")
-            pairs = dict(each.split("=", 1) for each in labels.split(","))
-            found[pairs["port"].strip('"'), pairs["token"].strip('"')] = float(value)
-    return found
+    lines = "\n".join(line for line in metrics.splitlines() if line.startswith(TOKEN_USED_METRIC + "{"))
+    samples = (sample for family in text_string_to_metric_families(lines) for sample in family.samples)
+    return {(each.labels["port"], each.labels["token"]): each.value for each in samples}
 
 
 def _accepting(engines: Iterable[Engine], marks: Set[Mark]) -> list[str]:

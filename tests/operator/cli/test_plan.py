@@ -11,35 +11,7 @@ import pytest
 
 from lorafleet_operator.cli.plan import register
 from tests.support.commands import run_command
-
-POOL = """
-apiVersion: lorafleet.io/v1alpha1
-kind: LoraPool
-metadata: {name: qwen, namespace: serving}
-spec:
-  baseModel: {name: BASE, source: {uri: "http://assets/base"}}
-  engine: {pod: {resources: {limits: {"nvidia.com/gpu": "1"}}}}
-  replicas: {min: 2}
-  allowedNamespaces: {from: All}
-  sources: {allow: [{prefix: "http://assets/"}]}
-"""
-TEAM = """
-apiVersion: lorafleet.io/v1alpha1
-kind: LoraAdapter
-metadata: {name: tuned, namespace: team-NUMBER}
-spec: {poolRef: {name: qwen, namespace: serving}, source: {uri: "http://assets/NUMBER"}}
----
-apiVersion: lorafleet.io/v1alpha1
-kind: Tenant
-metadata: {name: acme, namespace: team-NUMBER}
-spec: {poolRef: {name: qwen, namespace: serving}, adapters: {names: [tuned]}}
-"""
-
-
-def write(folder: Path, teams: int = 3, base: str = "qwen2.5-7b") -> Path:
-    texts = [POOL.replace("BASE", base), *(TEAM.replace("NUMBER", f"{number:02d}") for number in range(teams))]
-    (folder / "all.yaml").write_text("---".join(texts))
-    return folder
+from tests.support.team_manifests import POOL, write_teams
 
 
 def run(*arguments: object) -> int:
@@ -56,7 +28,7 @@ SHORT = ("--rps", "2", "--hours", "0.2", "--capacity-rps", "10", "--penalty", "0
 
 
 def test_json_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = planned(capsys, "-f", write(tmp_path), *SHORT)
+    told = planned(capsys, "-f", write_teams(tmp_path), *SHORT)
     assert told["pool"] == "serving/qwen"
     assert told["gpus_dedicated"] == 3
     assert told["requests"] == 1440
@@ -67,7 +39,7 @@ def test_json_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_table_for_people_says_what_is_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write(tmp_path, base="novel-model")
+    folder = write_teams(tmp_path, base="novel-model")
     assert run("-f", folder, "--hours", "0.1", "--rps", "1") == 0
     printed = capsys.readouterr().out
     assert "GPUs needed" in printed
@@ -78,7 +50,7 @@ def test_a_table_for_people_says_what_is_assumed(tmp_path: Path, capsys: pytest.
 
 
 def test_more_gpus_than_allowed_fail_a_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write(tmp_path)
+    folder = write_teams(tmp_path)
     assert run("-f", folder, *SHORT, "--max-gpus", "100") == 0
     capsys.readouterr()
     assert run("-f", folder, *SHORT, "--max-gpus", "1") == 1
@@ -86,7 +58,7 @@ def test_more_gpus_than_allowed_fail_a_check(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_what_the_pool_refuses_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write(tmp_path)
+    folder = write_teams(tmp_path)
     text = (folder / "all.yaml").read_text().replace("http://assets/01", "http://elsewhere/01")
     (folder / "all.yaml").write_text(text)
     told = planned(capsys, "-f", folder, *SHORT)
@@ -99,7 +71,7 @@ def test_a_trace_gives_the_rate_and_the_lengths(tmp_path: Path, capsys: pytest.C
     trace = tmp_path / "trace.csv"
     rows = [f"2023-11-16 18:{second // 60:02d}:{second % 60:02d}.5,100,50" for second in range(600)]
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(rows))
-    told = planned(capsys, "-f", write(tmp_path), "--trace", trace)
+    told = planned(capsys, "-f", write_teams(tmp_path), "--trace", trace)
     assert told["requests"] == 600
     trace.write_text("time,tokens\n1,2\n")
     assert run("-f", tmp_path, "--trace", trace) == 1
@@ -107,7 +79,7 @@ def test_a_trace_gives_the_rate_and_the_lengths(tmp_path: Path, capsys: pytest.C
 
 
 def test_ranks_and_shapes_come_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write(tmp_path, base="novel-model")
+    folder = write_teams(tmp_path, base="novel-model")
     ranks, config = tmp_path / "ranks.csv", tmp_path / "config.json"
     ranks.write_text("team-00/tuned,64\nteam-01/tuned,8\nteam-02/tuned,8\n")
     config.write_text(
@@ -129,7 +101,7 @@ def test_ranks_and_shapes_come_from_files(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_base_that_can_t_fit_is_an_answer_with_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write(tmp_path, base="llama-3.1-70b")
+    folder = write_teams(tmp_path, base="llama-3.1-70b")
     assert run("-f", folder, *SHORT, "--gpu", "l4") == 1
     assert "the base model needs" in capsys.readouterr().err
 
@@ -149,7 +121,7 @@ def test_bad_numbers_are_usage_errors(option: str, tmp_path: Path) -> None:
 
 def test_one_page_that_loads_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "plan.html"
-    assert run("-f", write(tmp_path), *SHORT, "--report", page) == 0
+    assert run("-f", write_teams(tmp_path), *SHORT, "--report", page) == 0
     text = page.read_text()
     assert text.count("<svg") == 1
     assert "GPUs with a replica for each tenant" in text
