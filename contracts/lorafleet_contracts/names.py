@@ -37,6 +37,13 @@ BASE_MODEL: Final = "base"
 PORT_KEYS_SECRET: Final = "lorafleet-port-keys"
 """Secret in the operator's namespace: random keys, from which each pool's port tokens are derived."""
 
+ENGINE_CA: Final = "lorafleet-engine-ca"
+"""In the release's namespace: the Secret with the CA of engines' certificates, and the ConfigMap with whom to trust."""
+ENGINE_CA_KEY: Final = "ca.crt"
+"""Of that ConfigMap: the certificates (PEM) of the present CA and, while it changes, of the one before."""
+SERVING_TLS_PORT: Final = "serving-tls"
+"""Name of the serving port, in pods and EndpointSlices, of engines whose three ports speak TLS."""
+
 EXIT_BASE_DOES_NOT_FIT: Final = 3
 """Exit status of an engine whose device has no room for the base: it would end the same way whenever it started."""
 
@@ -60,6 +67,11 @@ def split_version_key(key: str) -> tuple[str, str]:
     if not (uid and separator and digest):
         raise ValueError(f"not a version key ({{uid}}@{{digest}}): {key!r}")
     return uid, digest
+
+
+def engine_server_name(pool: str, namespace: str) -> str:
+    """The name in the certificates of a pool's engines; pods have no names of their own that would last."""
+    return f"{pool}.{namespace}.engines.lorafleet"
 
 
 def class_set(ceiling: int) -> str:

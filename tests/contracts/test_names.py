@@ -1,6 +1,6 @@
-"""Names of sets of replicas."""
+"""Names of sets of replicas and of servers."""
 
-from lorafleet_contracts.names import class_set, is_dedicated, merged_set, private_set
+from lorafleet_contracts.names import class_set, engine_server_name, is_dedicated, merged_set, private_set
 
 
 def test_sets_are_named_after_what_they_are_for() -> None:
@@ -11,3 +11,8 @@ def test_sets_are_named_after_what_they_are_for() -> None:
     assert [is_dedicated(each) for each in ("shared", "class-64", merged_set("u"), private_set("u"))] == [
         False, False, True, True,
     ]  # fmt: skip
+
+
+def test_no_two_pools_have_one_server_name() -> None:
+    assert engine_server_name("smol.v1", "serving") == "smol.v1.serving.engines.lorafleet"
+    assert engine_server_name("smol.v1", "serving") != engine_server_name("smol", "v1-serving")
