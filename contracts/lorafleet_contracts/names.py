@@ -69,7 +69,7 @@ def split_version_key(key: str) -> tuple[str, str]:
     return uid, digest
 
 
-def engine_server_name(pool: str, namespace: str) -> str:
+def engine_server_name(namespace: str, pool: str) -> str:
     """The name in the certificates of a pool's engines; pods have no names of their own that would last."""
     return f"{pool}.{namespace}.engines.lorafleet"
 

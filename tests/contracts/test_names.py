@@ -14,5 +14,5 @@ def test_sets_are_named_after_what_they_are_for() -> None:
 
 
 def test_no_two_pools_have_one_server_name() -> None:
-    assert engine_server_name("smol.v1", "serving") == "smol.v1.serving.engines.lorafleet"
-    assert engine_server_name("smol.v1", "serving") != engine_server_name("smol", "v1-serving")
+    assert engine_server_name("serving", "smol.v1") == "smol.v1.serving.engines.lorafleet"
+    assert engine_server_name("serving", "smol.v1") != engine_server_name("v1-serving", "smol")
