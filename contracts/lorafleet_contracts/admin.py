@@ -250,6 +250,14 @@ class MergedState(Wire):
     parity: ParityState | None = None
 
 
+class CertificateState(Wire):
+    """What an engine's ports speak TLS with: the SHA-256 of the certificate in hex; `problem` says why the one that is
+    mounted now is not it."""
+
+    fingerprint: str
+    problem: str | None = None
+
+
 class UsageState(Wire):
     """Monotonic counters of one (tenant, adapter, gateway instance) since the boot."""
 
@@ -307,12 +315,13 @@ class GatewayState(RoutingState):
 
 
 class EngineState(GatewayState):
-    """An answer of `GET /state?since=N&boot=ID`, whole."""
+    """An answer of `GET /state?since=N&boot=ID`, whole. Without `certificate` the ports speak plain HTTP."""
 
     base: BaseState
     memory: MemoryState | None = None
     merged: MergedState | None = None
     steps: StepsState | None = None
+    certificate: CertificateState | None = None
 
 
 class PortName(StrEnum):

@@ -17,6 +17,8 @@ LABEL_SET: Final = "lorafleet.io/set"
 SHARED_SET: Final = "shared"
 MERGED_PREFIX: Final = "merged-"
 PRIVATE_PREFIX: Final = "private-"
+LABEL_TLS: Final = "lorafleet.io/tls"
+"""On engine pods whose ports speak TLS: `true`. Pods without it, of earlier releases, speak plain HTTP."""
 LABEL_ZONE: Final = "topology.kubernetes.io/zone"
 """Kubernetes' own, on nodes."""
 LABEL_CREDENTIALS: Final = "lorafleet.io/source-credentials"
@@ -54,6 +56,11 @@ class EnginePort(IntEnum):
     SERVING = 8000
     STATE = 8001
     ADMIN = 8002
+
+
+def tls_secret(pool: str) -> str:
+    """Name of the Secret, beside a pool, with what its engines speak TLS with (`tls.crt`, `tls.key`, `ca.crt`)."""
+    return f"{pool}-tls"
 
 
 def version_key(uid: str, digest: str) -> str:

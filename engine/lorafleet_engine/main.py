@@ -59,7 +59,7 @@ def read_arguments(arguments: Sequence[str] | None) -> dict[str, str]:
 
 async def run_engine(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Raises ChildDiedError when the loop process ends before."""
-    engine = Engine(settings, LoaderClient(_loader_config(settings)))
+    engine = Engine(settings, LoaderClient(loader_config(settings)))
     ports = Ports(engine, settings.ports)
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -112,7 +112,7 @@ async def _loop_config(engine: Engine, settings: Settings) -> LoopConfig:
     )
 
 
-def _loader_config(settings: Settings) -> LoaderConfig:
+def loader_config(settings: Settings) -> LoaderConfig:
     return LoaderConfig(
         host_dir=str(settings.caches.host_dir),
         host_bytes=settings.caches.host_bytes,

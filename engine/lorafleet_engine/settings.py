@@ -50,13 +50,15 @@ class CacheSettings:
 
 @dataclass(frozen=True, slots=True)
 class PortSettings:
-    """Where the three ports listen and where their accepted tokens are read."""
+    """Where the three ports listen, where their accepted tokens are read, and the pair they speak TLS with (None: plain
+    HTTP)."""
 
     bind: str
     serving: int
     state: int
     admin: int
     tokens_dir: Path
+    tls_dir: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +250,7 @@ def _load_ports(reader: _Reader) -> PortSettings:
         state=reader.number("STATE_PORT", EnginePort.STATE.value, 1, 65_535),
         admin=reader.number("ADMIN_PORT", EnginePort.ADMIN.value, 1, 65_535),
         tokens_dir=Path(reader.text("TOKENS_DIR", "/etc/lorafleet/tokens")),
+        tls_dir=Path(reader.text("TLS_DIR")) if reader.is_set("TLS_DIR") else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""A certificate authority for tests of TLS: one key, certificates for 127.0.0.1."""
+"""A certificate authority for tests of TLS: certificates for 127.0.0.1, or for a name."""
 
 import datetime
 import ipaddress
@@ -22,6 +22,7 @@ class Authority:
     bundle: str
     certificate: Path
     key: Path
+    root_key: ec.EllipticCurvePrivateKey
 
     def server_context(self) -> ssl.SSLContext:
         """What a server at 127.0.0.1 speaks TLS with."""
@@ -29,22 +30,36 @@ class Authority:
         context.load_cert_chain(self.certificate, self.key)
         return context
 
+    def write_pair(self, folder: Path, name: str) -> None:
+        """A new key and certificate for one DNS name, as a mounted Secret holds them."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _certificate("test server", key, "test authority", self.root_key, x509.DNSName(name))
+        folder.mkdir(exist_ok=True)
+        (folder / "tls.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
+        (folder / "tls.key").write_bytes(_text(key))
+
 
 def make_authority(folder: Path) -> Authority:
     """A new authority and its one server, in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     root_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    root = _certificate("test authority", root_key, "test authority", root_key, authority=True)
-    server = _certificate("test server", server_key, "test authority", root_key, authority=False)
+    root = _certificate("test authority", root_key, "test authority", root_key, None)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    server = _certificate("test server", server_key, "test authority", root_key, address)
     certificate, key = folder / "server.pem", folder / "server.key"
     certificate.write_bytes(server.public_bytes(Encoding.PEM))
-    key.write_bytes(server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return Authority(root.public_bytes(Encoding.PEM).decode(), certificate, key)
+    key.write_bytes(_text(server_key))
+    return Authority(root.public_bytes(Encoding.PEM).decode(), certificate, key, root_key)
 
 
 def _certificate(
-    name: str, key: ec.EllipticCurvePrivateKey, issuer: str, signer: ec.EllipticCurvePrivateKey, *, authority: bool
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: str,
+    signer: ec.EllipticCurvePrivateKey,
+    server: x509.GeneralName | None,
 ) -> x509.Certificate:
+    """Of a server at that address or name; None: of an authority."""
     now = datetime.datetime.now(datetime.UTC)
     builder = (
         x509.CertificateBuilder()
@@ -54,14 +69,17 @@ def _certificate(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - DAY)
         .not_valid_after(now + DAY)
-        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        .add_extension(x509.BasicConstraints(ca=server is None, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
-    if not authority:
-        address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-        builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+    if server is not None:
+        builder = builder.add_extension(x509.SubjectAlternativeName([server]), critical=False)
     return builder.sign(signer, hashes.SHA256())
+
+
+def _text(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def _name(text: str) -> x509.Name:

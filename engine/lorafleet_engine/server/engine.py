@@ -26,6 +26,7 @@ from lorafleet_engine.server.metrics import Metrics
 from lorafleet_engine.server.problems import make_problem, problem_of
 from lorafleet_engine.server.template_runner import TemplateRunner
 from lorafleet_engine.server.templates import ChatTemplates, TemplateError, read_base_template
+from lorafleet_engine.server.tls import TlsFolder
 from lorafleet_engine.server.tokenizer import BaseTokenizer
 from lorafleet_engine.server.usage import UsageTable
 from lorafleet_engine.server.version import Version
@@ -56,6 +57,7 @@ class Engine:
         self.changes = ChangeLog()
         self.usage = UsageTable()
         self.metrics = Metrics()
+        self.tls = None if settings.ports.tls_dir is None else TlsFolder(settings.ports.tls_dir)
         self.loader = loader
         self.loop = LoopClient(self._on_loop_change, self._on_loop_ready, self._on_checked)
         self.versions = Versions(Workers(loader, self.loop), self.changes, self.metrics)

@@ -1,4 +1,6 @@
-"""Listens on the three ports, each with its own token gate. Started and stopped by main.py."""
+"""Listens on the three ports, each with its own token gate. Started and stopped by main.py.
+
+They speak TLS where the engine has a folder with a certificate, plain HTTP elsewhere."""
 
 import asyncio
 import contextlib
@@ -16,6 +18,7 @@ from lorafleet_engine.server.auth import TokenFile, TokenGate, TokenUses
 from lorafleet_engine.server.engine import Engine
 from lorafleet_engine.server.serving import build_serving
 from lorafleet_engine.server.state import OPEN_PATHS, build_state
+from lorafleet_engine.server.tls import TlsFolder
 from lorafleet_engine.settings import PortSettings
 
 KEEP_ALIVE_SECONDS = 300
@@ -37,6 +40,8 @@ class Ports:
     def __init__(self, engine: Engine, settings: PortSettings) -> None:
         tokens = {name: TokenFile(settings.tokens_dir / name.value) for name in PortName}
         engine.metrics.registry.register(TokenUses(tokens))
+        if engine.tls is not None:
+            engine.metrics.registry.register(engine.tls)
         apps: list[tuple[int, ASGIApp]] = [
             (
                 settings.serving,
@@ -49,7 +54,7 @@ class Ports:
             ),
         ]
         self._sockets = [_bind(settings.bind, port) for port, _ in apps]
-        self._servers = [_PortServer(_config(app)) for _, app in apps]
+        self._servers = [_PortServer(_config(app, engine.tls)) for _, app in apps]
 
     async def serve(self) -> None:
         """Serve until stop()."""
@@ -61,9 +66,10 @@ class Ports:
             server.should_exit = True
 
 
-def _config(app: ASGIApp) -> uvicorn.Config:
+def _config(app: ASGIApp, tls: TlsFolder | None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        ssl_context_factory=None if tls is None else lambda *_: tls.context,
         http="httptools",
         ws="none",
         lifespan="off",

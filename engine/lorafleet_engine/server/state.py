@@ -102,6 +102,7 @@ def make_state(engine: Engine, since: int, gateway: str | None = None) -> Engine
         queue=0 if loop is None else loop.waiting,
         usage=list(engine.usage.rows(gateway, since)),
         steps=None if loop is None else StepsState(**asdict(loop.sums)),
+        certificate=None if engine.tls is None else engine.tls.state,
     )
 
 
