@@ -26,6 +26,7 @@ class Kind:
 
 NAMESPACES = Kind("", "v1", "namespaces")
 SECRETS = Kind("", "v1", "secrets")
+CONFIG_MAPS = Kind("", "v1", "configmaps")
 NODES = Kind("", "v1", "nodes")
 PODS = Kind("", "v1", "pods")
 ENDPOINT_SLICES = Kind("discovery.k8s.io", "v1", "endpointslices")

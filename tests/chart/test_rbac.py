@@ -96,7 +96,7 @@ def test_each_account_may_do_exactly_what_its_program_does(installed: Kubectl) -
     assert may(installed, "operator", POOLS) == OPERATOR
     assert may(installed, "operator", SYSTEM) == OPERATOR_AT_HOME
     assert may(installed, "gateway", POOLS) == GATEWAY
-    assert may(installed, "gateway", SYSTEM) == GATEWAY
+    assert may(installed, "gateway", SYSTEM) == GATEWAY | rights("", ("configmaps",), WATCH, "lorafleet-engine-ca")
 
 
 def test_credentials_of_sources_are_read_only_where_they_are_listed(installed: Kubectl, render: Render) -> None:
@@ -133,7 +133,10 @@ def test_credentials_of_sources_are_read_only_where_they_are_listed(installed: K
         ("operator", POOLS, "patch nodes", "no"),
         ("gateway", POOLS, "watch tenants.lorafleet.io", "yes"),
         ("gateway", POOLS, "watch endpointslices.discovery.k8s.io", "yes"),
+        ("gateway", SYSTEM, "watch configmaps/lorafleet-engine-ca", "yes"),
+        ("gateway", SYSTEM, "watch configmaps", "no"),
         ("gateway", SYSTEM, "get secrets/lorafleet-port-keys", "no"),
+        ("gateway", SYSTEM, "get secrets/lorafleet-engine-ca", "no"),
         ("gateway", POOLS, "list secrets", "no"),
         ("gateway", POOLS, "list pods", "no"),
         ("gateway", POOLS, "patch tenants.lorafleet.io --subresource=status", "no"),

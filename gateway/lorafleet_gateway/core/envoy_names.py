@@ -18,6 +18,7 @@ PICKER_DETAILS = "picker_"
 READY_PATH = "/ready"
 CDS_FILE = "cds.json"
 TLS_FILE = "tls.json"
+ROOTS_FILE = "engine-roots.json"
 TYPE = "type.googleapis.com/envoy."
 HTTP_FILTERS = f"{TYPE}extensions.filters.http."
 BUFFER_BYTES = 1 << 18

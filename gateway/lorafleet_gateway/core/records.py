@@ -83,10 +83,11 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One engine replica by its two ports, `host:port` each."""
+    """One engine replica by its two ports, `host:port` each. With `tls` it speaks nothing else, in its pool's name."""
 
     serving: str
     state: str
+    tls: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 
 from lorafleet_gateway.core.envoy_bootstrap import build_bootstrap
-from lorafleet_gateway.core.envoy_clusters import build_clusters, build_endpoints, endpoints_file
+from lorafleet_gateway.core.envoy_clusters import build_clusters, build_endpoints, build_roots, endpoints_file
 from lorafleet_gateway.core.envoy_listeners import build_tls_secret
-from lorafleet_gateway.core.envoy_names import CDS_FILE, TLS_FILE, EnvoyOptions, TlsOptions
+from lorafleet_gateway.core.envoy_names import CDS_FILE, ROOTS_FILE, TLS_FILE, EnvoyOptions, TlsOptions
 from lorafleet_gateway.core.records import ObjectKey, Replica
 from lorafleet_gateway.settings import Settings
 
@@ -21,11 +21,13 @@ Hosts = Mapping[ObjectKey, tuple[Replica, ...]]
 
 
 def write_bootstrap(settings: Settings) -> Path:
-    """Write what Envoy needs to start; an existing set of clusters is kept. Returns the bootstrap's path."""
+    """Write what Envoy needs to start; clusters and roots that exist are kept. Returns the bootstrap's path."""
     folder = settings.config_dir
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / CDS_FILE).exists():
         _replace(folder / CDS_FILE, build_clusters((), str(folder)))
+    if not (folder / ROOTS_FILE).exists():
+        _replace(folder / ROOTS_FILE, build_roots(None))
     options = _envoy_options(settings)
     if options.tls is not None:
         _replace(folder / TLS_FILE, build_tls_secret(options.tls))
@@ -70,6 +72,10 @@ class EnvoyFiles:
             _replace(self._folder / CDS_FILE, build_clusters(hosts, str(self._folder)))
             self._remove_stale(hosts)
         self._written = dict(hosts)
+
+    def write_roots(self, pem: str) -> None:
+        """Trust these roots in handshakes with engines from now on; connections that exist stay."""
+        _replace(self._folder / ROOTS_FILE, build_roots(pem))
 
     def _remove_stale(self, hosts: Hosts) -> None:
         wanted = {endpoints_file(key) for key in hosts}

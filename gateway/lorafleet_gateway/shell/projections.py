@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from lorafleet_contracts.names import LABEL_POOL, LABEL_SET, SHARED_SET, EnginePort
+from lorafleet_contracts.names import (
+    ENGINE_CA_KEY,
+    LABEL_POOL,
+    LABEL_SET,
+    SERVING_TLS_PORT,
+    SHARED_SET,
+    EnginePort,
+)
 from lorafleet_contracts.resources.pool import AllowedNamespaces, EngineSpec
 from lorafleet_contracts.resources.schema import LabelSelector, Resource
 from lorafleet_contracts.resources.tenancy import Tenancy
@@ -88,7 +95,8 @@ def read_slice(found: Object) -> Slice | None:
     if LABEL_POOL not in labels or LABEL_SET not in labels:
         return None
     ports = {each.get("name"): each.get("port") for each in found.get("ports") or ()}
-    serving = ports.get("serving") or int(EnginePort.SERVING)
+    tls = ports.get(SERVING_TLS_PORT)  # pods without a port of this name are in other slices
+    serving = tls or ports.get("serving") or int(EnginePort.SERVING)
     state = ports.get("state") or int(EnginePort.STATE)
     ready: list[Replica] = []
     waiting: list[Replica] = []
@@ -97,11 +105,16 @@ def read_slice(found: Object) -> Slice | None:
         if conditions.get("terminating"):
             continue
         host = _host(endpoint["addresses"][0])
-        replica = Replica(f"{host}:{serving}", f"{host}:{state}")
+        replica = Replica(f"{host}:{serving}", f"{host}:{state}", tls is not None)
         # not `ready`: publishNotReadyAddresses makes that always true
         (waiting if conditions.get("serving") is False else ready).append(replica)
     pool = (found["metadata"]["namespace"], labels[LABEL_POOL])
     return Slice(pool, labels[LABEL_SET], tuple(ready), tuple(waiting))
+
+
+def read_roots(found: Object) -> str:
+    """Who signs for engines (PEM), from the ConfigMap that the operator keeps."""
+    return str(found["data"][ENGINE_CA_KEY])
 
 
 def _key(found: Object) -> ObjectKey:

@@ -16,6 +16,7 @@ from lorafleet_gateway.core.table import Table
 from lorafleet_gateway.settings import Settings
 from lorafleet_gateway.shell.access_log import AccessLog
 from lorafleet_gateway.shell.cold_queue import ColdLimits, ColdQueue
+from lorafleet_gateway.shell.engine_roots import EngineRoots
 from lorafleet_gateway.shell.envoy_files import EnvoyFiles
 from lorafleet_gateway.shell.grpc_port import GrpcPort, serve_grpc
 from lorafleet_gateway.shell.health import Probes, build_health_app
@@ -26,7 +27,7 @@ from lorafleet_gateway.shell.picker import Desk, Picker
 from lorafleet_gateway.shell.port_keys import PortKeys
 from lorafleet_gateway.shell.states import StatePolls
 from lorafleet_gateway.shell.watches import Watches
-from lorafleet_kube.access import load_access
+from lorafleet_kube.access import default_namespace, load_access
 from lorafleet_kube.api import connect
 
 ENVELOPE_BYTES = 1 << 16
@@ -44,11 +45,12 @@ class Service:
     def __init__(self, settings: Settings, http: aiohttp.ClientSession) -> None:
         self._files = EnvoyFiles(settings.config_dir)
         self._keys = PortKeys(settings.keys_dir)
+        self.roots = EngineRoots(self._files.write_roots)
         self.metrics = Metrics()
         self.cold = ColdQueue(ColdLimits(settings.cold_seconds))
         store = SharedStore(settings.limits_store) if settings.limits_store else None
         self.limiter = Limiter(settings.name, store, WhenDown(settings.limits_when_down), self.metrics)
-        self.polls = StatePolls(http, self._state_token, self.cold.arrived, self.limiter)
+        self.polls = StatePolls(http, self._state_token, self.roots.context, self.cold.arrived, self.limiter)
         self.picker = Picker(
             Desk(settings.name, settings.max_body, self.polls, self.cold, self._keys, self.limiter, self.metrics)
         )
@@ -93,7 +95,7 @@ async def serve(settings: Settings) -> None:
         service = Service(settings, http)
         stack.push_async_callback(service.limiter.close)
         stack.push_async_callback(service.polls.stop)
-        watches = Watches(api, service.use)
+        watches = Watches(api, default_namespace(), service.use, service.roots.use)
 
         def refresh() -> None:
             service.count()

@@ -5,6 +5,7 @@ A replica whose state port does not answer loses its view: it is unknown, not go
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Container, Mapping
 from typing import NoReturn
 
@@ -12,6 +13,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from lorafleet_contracts.admin import STATE_PATH, GatewayState
+from lorafleet_contracts.names import engine_server_name
 from lorafleet_gateway.core.records import ObjectKey, Replica
 from lorafleet_gateway.core.residency import EngineView, fold
 from lorafleet_gateway.core.routing import Fleet
@@ -31,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class StatePolls:
-    """One task per replica; `token_of` gives the state token of a pool, by the pool's key.
+    """One task per replica; `token_of` gives the state token of a pool, by the pool's key, `trust` whom to believe.
 
     `on_versions` is called with what a replica holds whenever it said so; `usage` says whose usage it should tell, and
     is told. `fleet` is live: the picker reads it for each request and reports its picks by `picked`.
@@ -41,6 +43,7 @@ class StatePolls:
         self,
         http: aiohttp.ClientSession,
         token_of: Callable[[ObjectKey], str],
+        trust: Callable[[], ssl.SSLContext],
         on_versions: Callable[[Container[str]], None],
         usage: Limiter,
     ) -> None:
@@ -48,6 +51,7 @@ class StatePolls:
         self._on_versions = on_versions
         self._usage = usage
         self._token_of = token_of
+        self._trust = trust
         self._tasks: dict[Replica, asyncio.Task[NoReturn]] = {}
         self._views: dict[Replica, EngineView] = {}
         self._recent: dict[Replica, int] = {}
@@ -98,8 +102,11 @@ class StatePolls:
         params = {"since": "0", "usage": self._usage.usage_of}
         if view is not None:
             params |= {"since": str(view.seq), "boot": view.boot_id, "timeout": str(WAIT_SECONDS)}
+        scheme = "https" if replica.tls else "http"
         async with self._http.get(
-            f"http://{replica.state}{STATE_PATH}",
+            f"{scheme}://{replica.state}{STATE_PATH}",
+            ssl=self._trust() if replica.tls else True,
+            server_hostname=engine_server_name(*pool) if replica.tls else None,
             params=params,
             headers={"authorization": f"Bearer {self._token_of(pool)}"},
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS),

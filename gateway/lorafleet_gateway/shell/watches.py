@@ -1,4 +1,6 @@
-"""Watches everything the routing table is made of. Called by shell/service.py; builds, and decides nothing.
+"""Watches all that the routing table is made of, and who signs for engines. Called by shell/service.py.
+
+It builds, and decides nothing.
 
 The last table stays in use while the API server is away; `seconds_since_contact` says for how long.
 """
@@ -8,11 +10,18 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from lorafleet_contracts.names import GROUP, LABEL_POOL, VERSION
+from lorafleet_contracts.names import ENGINE_CA, GROUP, LABEL_POOL, VERSION
 from lorafleet_gateway.core.table import Records, Table, build_table
-from lorafleet_gateway.shell.projections import read_adapter, read_namespace, read_pool, read_slice, read_tenant
+from lorafleet_gateway.shell.projections import (
+    read_adapter,
+    read_namespace,
+    read_pool,
+    read_roots,
+    read_slice,
+    read_tenant,
+)
 from lorafleet_kube.api import KubeApi
-from lorafleet_kube.paths import ENDPOINT_SLICES, NAMESPACES, Kind
+from lorafleet_kube.paths import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, Kind
 from lorafleet_kube.reflector import Change, Collection, Reflector
 
 DEBOUNCE_SECONDS = 0.15
@@ -24,9 +33,14 @@ TENANTS = Kind(GROUP, VERSION, "tenants")
 
 
 class Watches:
-    """Five reflectors and the table made of their records; `on_table` is called with each new one after the sync."""
+    """Five reflectors and the table made of their records; `on_table` is called with each new one after the sync.
 
-    def __init__(self, api: KubeApi, on_table: Callable[[Table], None]) -> None:
+    A sixth tells `on_roots` of the roots in `namespace`, which need not be there yet; the first table comes after them.
+    """
+
+    def __init__(
+        self, api: KubeApi, namespace: str, on_table: Callable[[Table], None], on_roots: Callable[[str | None], None]
+    ) -> None:
         self._on_table = on_table
         self._changed = asyncio.Event()
         self._pools = Reflector(api, Collection(POOLS.path()), read_pool, self._wake)
@@ -36,6 +50,8 @@ class Watches:
         self._slices = Reflector(
             api, Collection(ENDPOINT_SLICES.path(), label_selector=LABEL_POOL), read_slice, self._wake
         )
+        roots = Collection(CONFIG_MAPS.path(namespace), field_selector=f"metadata.name={ENGINE_CA}")
+        self._roots = Reflector(api, roots, read_roots, lambda change: on_roots(change.new))
 
     async def run(self) -> NoReturn:
         """Watch for ever. Cancel to stop."""
@@ -67,7 +83,7 @@ class Watches:
         )
 
     def _reflectors(self) -> tuple[Reflector[Any], ...]:
-        return self._pools, self._adapters, self._tenants, self._namespaces, self._slices
+        return self._pools, self._adapters, self._tenants, self._namespaces, self._slices, self._roots
 
     def _wake(self, _: Change[Any]) -> None:
         self._changed.set()

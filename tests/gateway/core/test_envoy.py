@@ -8,11 +8,17 @@ from envoy.config.bootstrap.v3 import bootstrap_pb2
 from envoy.config.cluster.v3 import cluster_pb2
 from envoy.config.endpoint.v3 import endpoint_pb2
 from envoy.config.listener.v3 import listener_pb2
-from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
+from envoy.extensions.transport_sockets.tls.v3 import secret_pb2, tls_pb2
 from google.protobuf import json_format
 
 from lorafleet_gateway.core.envoy_bootstrap import build_bootstrap
-from lorafleet_gateway.core.envoy_clusters import build_clusters, build_endpoints, cluster_name, endpoints_file
+from lorafleet_gateway.core.envoy_clusters import (
+    build_clusters,
+    build_endpoints,
+    build_roots,
+    cluster_name,
+    endpoints_file,
+)
 from lorafleet_gateway.core.envoy_listeners import build_listeners, build_tls_secret
 from lorafleet_gateway.core.envoy_names import EnvoyOptions, TlsOptions
 from lorafleet_gateway.core.records import ObjectKey, Replica
@@ -76,6 +82,35 @@ def test_endpoints_are_the_serving_addresses() -> None:
     found = [each.endpoint.address.socket_address for each in assignment.endpoints[0].lb_endpoints]
     assert [(each.address, each.port_value) for each in found] == [("10.0.0.1", 8000), ("fd00::1", 8000)]
     assert assignment.cluster_name == cluster_name(KEY)
+
+
+def test_engines_with_tls_are_in_a_place_of_their_own_and_must_show_their_pools_name() -> None:
+    replicas = (make_replica(1), Replica("10.0.0.2:8000", "10.0.0.2:8001", tls=True))
+    (resource,) = build_endpoints(KEY, replicas)["resources"]
+    plain_ones, marked = plain(resource, endpoint_pb2.ClusterLoadAssignment()).endpoints
+    assert not plain_ones.lb_endpoints[0].metadata.filter_metadata
+    assert marked.lb_endpoints[0].endpoint.address.socket_address.address == "10.0.0.2"
+    assert marked.lb_endpoints[0].metadata.filter_metadata["envoy.transport_socket_match"]["tls"]
+    assert plain_ones.locality != marked.locality, "else Envoy keeps the plain connections of an address"
+
+    (document,) = build_clusters([KEY], "/run")["resources"]
+    (chosen,) = plain(document, cluster_pb2.Cluster()).transport_socket_matches
+    assert chosen.match["tls"]
+    assert not document.get("transport_socket"), "who is not marked speaks plain HTTP"
+    (match,) = document["transport_socket_matches"]
+    socket = json_format.ParseDict(
+        without_types(match["transport_socket"]["typed_config"]), tls_pb2.UpstreamTlsContext()
+    )
+    assert socket.sni == "smol.v1.serving.engines.lorafleet"
+    validation = socket.common_tls_context.combined_validation_context
+    (name,) = validation.default_validation_context.match_typed_subject_alt_names
+    assert name.matcher.exact == socket.sni
+    source = validation.validation_context_sds_secret_config
+    (secret,) = build_roots("PEM")["resources"]
+    assert secret["name"] == source.name
+    assert plain(secret, secret_pb2.Secret()).validation_context.trusted_ca.inline_string == "PEM"
+    assert source.sds_config.path_config_source.path == "/run/engine-roots.json"
+    assert build_roots(None)["resources"] == [], "which lets no handshake succeed"
 
 
 def test_with_tls_the_plain_port_answers_probes_only() -> None:

@@ -1,6 +1,7 @@
 """A double of an engine replica's serving and state ports, scripted by the test; it keeps what arrived."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -53,11 +54,23 @@ class EngineDouble:
     state: EngineState = field(default_factory=lambda: IDLE)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     runners: list[web.AppRunner] = field(default_factory=list)
+    tls: ssl.SSLContext | None = None
+    """What both ports speak TLS with, and nothing else."""
+    names: list[str | None] = field(default_factory=list)
+    """The server names that handshakes asked for."""
 
     async def die(self) -> None:
         """Close both ports and every connection."""
         while self.runners:
             await self.runners.pop().cleanup()
+
+    def drop(self, port: int) -> None:
+        """Cut the connections at one of the two ports; new ones are taken."""
+        for runner in self.runners:
+            if runner.addresses[0][1] == port and runner.server is not None:
+                for connection in runner.server.connections:
+                    if connection.transport is not None:
+                        connection.transport.abort()
 
     def show(self, versions: dict[str, Tier], **fields: Any) -> None:
         """Report these versions (`{uid}@{digest}`) and other fields on the state port from now on."""
@@ -135,9 +148,11 @@ class EngineDouble:
 
 
 @asynccontextmanager
-async def run_engine(name: str, state_token: str) -> AsyncIterator[EngineDouble]:
-    """Serve one replica on two loopback ports."""
-    engine = EngineDouble(name, state_token)
+async def run_engine(name: str, state_token: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[EngineDouble]:
+    """Serve one replica on two loopback ports, by TLS with `tls`."""
+    engine = EngineDouble(name, state_token, tls=tls)
+    if tls is not None:
+        tls.sni_callback = lambda _, asked, __: engine.names.append(asked)
     engine.gate.set()
     for attribute, method, path, handler in (
         ("serving", "POST", "/{path:.*}", engine.answer_serving),
@@ -147,7 +162,7 @@ async def run_engine(name: str, state_token: str) -> AsyncIterator[EngineDouble]
         app.router.add_route(method, path, handler)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
         setattr(engine, attribute, runner.addresses[0][1])
         engine.runners.append(runner)
     try:

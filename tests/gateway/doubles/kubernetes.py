@@ -8,13 +8,15 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from lorafleet_kube.paths import ENDPOINT_SLICES, NAMESPACES, Kind
+from lorafleet_kube.paths import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, Kind
 
 Object = dict[str, Any]
 POOLS = Kind("lorafleet.io", "v1alpha1", "lorapools")
 ADAPTERS = Kind("lorafleet.io", "v1alpha1", "loraadapters")
 TENANTS = Kind("lorafleet.io", "v1alpha1", "tenants")
 CREATED = "2026-01-01T00:00:00Z"
+SYSTEM = "lorafleet-system"
+"""The release's namespace: the only one whose ConfigMaps are there."""
 
 
 class KubernetesDouble:
@@ -24,7 +26,7 @@ class KubernetesDouble:
         self.url = ""
         self._version = 100
         self._objects: dict[str, dict[tuple[str, str], Object]] = {
-            kind.path(): {} for kind in (POOLS, ADAPTERS, TENANTS, NAMESPACES, ENDPOINT_SLICES)
+            _path(kind): {} for kind in (POOLS, ADAPTERS, TENANTS, NAMESPACES, ENDPOINT_SLICES, CONFIG_MAPS)
         }
         self._watchers: dict[asyncio.Queue[Object | None], str] = {}
         self._away = False
@@ -40,16 +42,16 @@ class KubernetesDouble:
             "resourceVersion": str(self._version),
         }
         key = (metadata["namespace"], metadata["name"])
-        known = key in self._objects[kind.path()]
-        self._objects[kind.path()][key] = stored = {**found, "metadata": metadata}
-        self._tell(kind.path(), {"type": "MODIFIED" if known else "ADDED", "object": stored})
+        known = key in self._objects[_path(kind)]
+        self._objects[_path(kind)][key] = stored = {**found, "metadata": metadata}
+        self._tell(_path(kind), {"type": "MODIFIED" if known else "ADDED", "object": stored})
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """Remove an object."""
         self._version += 1
-        gone = self._objects[kind.path()].pop((namespace, name))
+        gone = self._objects[_path(kind)].pop((namespace, name))
         gone["metadata"]["resourceVersion"] = str(self._version)
-        self._tell(kind.path(), {"type": "DELETED", "object": gone})
+        self._tell(_path(kind), {"type": "DELETED", "object": gone})
 
     def go_away(self) -> None:
         """End all watches and refuse new ones."""
@@ -84,6 +86,10 @@ class KubernetesDouble:
         finally:
             del self._watchers[queue]
         return response
+
+
+def _path(kind: Kind) -> str:
+    return kind.path(SYSTEM) if kind == CONFIG_MAPS else kind.path()
 
 
 async def _send(response: web.StreamResponse, event: Object) -> None:

@@ -17,14 +17,16 @@ import pytest
 
 from lorafleet_contracts.admin import PortName, Tier
 from lorafleet_contracts.keys import KeyName, format_key, key_digest
+from lorafleet_contracts.names import ENGINE_CA, ENGINE_CA_KEY, SERVING_TLS_PORT
 from lorafleet_contracts.tokens import port_token
 from lorafleet_gateway.settings import Settings, read_settings
 from lorafleet_gateway.shell.envoy_files import write_bootstrap
-from lorafleet_kube.paths import ENDPOINT_SLICES, NAMESPACES
+from lorafleet_kube.paths import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES
 from tests.gateway.doubles.engine import EngineDouble, run_engine
 from tests.gateway.doubles.kubernetes import (
     ADAPTERS,
     POOLS,
+    SYSTEM,
     TENANTS,
     KubernetesDouble,
     run_kubernetes,
@@ -209,11 +211,13 @@ def fill(stack: Stack) -> None:
     put_tenant(stack, "globex", base=False)
 
 
-def put_slice(stack: Stack, number: int, ready: bool = True) -> None:
-    """Publish the endpoint of one engine."""
+def put_slice(stack: Stack, number: int, ready: bool = True, *, tls: bool = False) -> None:
+    """Publish the endpoint of one engine; it is said to speak TLS where it does, or with `tls`."""
     engine = stack.engines[number]
     labels = {"lorafleet.io/pool": "smol", "lorafleet.io/set": "shared"}
     ports = [{"name": "serving", "port": engine.serving}, {"name": "state", "port": engine.state_port}]
+    if tls or engine.tls is not None:
+        ports.append({"name": SERVING_TLS_PORT, "port": engine.serving})
     conditions = {"ready": ready, "serving": ready, "terminating": False}
     stack.kubernetes.put(
         ENDPOINT_SLICES,
@@ -222,6 +226,13 @@ def put_slice(stack: Stack, number: int, ready: bool = True) -> None:
             "ports": ports,
             "endpoints": [{"addresses": ["127.0.0.1"], "conditions": conditions}],
         },
+    )
+
+
+def put_roots(stack: Stack, pem: str) -> None:
+    """Publish who signs for engines, as the operator does."""
+    stack.kubernetes.put(
+        CONFIG_MAPS, {"metadata": {"namespace": SYSTEM, "name": ENGINE_CA}, "data": {ENGINE_CA_KEY: pem}}
     )
 
 
@@ -262,7 +273,7 @@ def _write_environment(folder: Path, api_server: str) -> dict[str, str]:
     (keys / "state").write_bytes(STATE_KEY)
     kubeconfig = folder / "kubeconfig"
     config = {
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": SYSTEM}}],
         "clusters": [{"name": "c", "cluster": {"server": api_server}}],
         "users": [{"name": "u", "user": {"token": "t"}}],
     }

@@ -11,7 +11,7 @@ import pytest
 
 from e2e.cluster.apiserver import ApiServer
 from lorafleet_contracts.keys import KeyName, format_key, key_digest
-from lorafleet_contracts.names import API_VERSION, LABEL_POOL, LABEL_SET
+from lorafleet_contracts.names import API_VERSION, ENGINE_CA, ENGINE_CA_KEY, LABEL_POOL, LABEL_SET, SERVING_TLS_PORT
 from lorafleet_gateway.core.auth import authenticate
 from lorafleet_gateway.core.records import Replica
 from lorafleet_gateway.core.rejections import Rejection
@@ -19,7 +19,7 @@ from lorafleet_gateway.core.table import SetKey, Table
 from lorafleet_gateway.shell.watches import ADAPTERS, POOLS, TENANTS, Watches
 from lorafleet_kube.access import load_access
 from lorafleet_kube.api import KubeApi, connect
-from lorafleet_kube.paths import ENDPOINT_SLICES, NAMESPACES, Kind
+from lorafleet_kube.paths import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, Kind
 from tests.support.crds import install_crds
 
 pytestmark = pytest.mark.apiserver
@@ -34,6 +34,7 @@ class World:
     api: KubeApi
     team: str
     tables: list[Table]
+    roots: list[str | None]
 
     async def apply(self, kind: Kind, name: str, body: dict[str, Any], subresource: str | None = None) -> None:
         names = {POOLS: "LoraPool", ADAPTERS: "LoraAdapter", TENANTS: "Tenant", ENDPOINT_SLICES: "EndpointSlice"}
@@ -66,9 +67,9 @@ class World:
 async def world(apiserver: ApiServer) -> AsyncIterator[World]:
     async with connect(await load_access(str(apiserver.kubeconfig))) as api:
         await install_crds(api)
-        made = World(api, f"team-{uuid4().hex[:8]}", [])
+        made = World(api, f"team-{uuid4().hex[:8]}", [], [])
         await made.label(made.team)
-        task = asyncio.create_task(Watches(api, made.tables.append).run())
+        task = asyncio.create_task(Watches(api, made.team, made.tables.append, made.roots.append).run())
         yield made
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -140,6 +141,18 @@ async def test_sharing_follows_the_labels_of_namespaces(world: World) -> None:
     await world.until(knows(world, "common", None, guest))
 
 
+async def test_the_roots_are_read_from_their_config_map_alone(world: World) -> None:
+    await world.until(lambda _: True)
+    for name, pem in (("other", "theirs"), (ENGINE_CA, "first"), (ENGINE_CA, "second")):
+        found = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {ENGINE_CA_KEY: pem}}
+        await world.api.apply(CONFIG_MAPS.path(world.team, name), found, manager="tests")
+    await world.api.request("DELETE", CONFIG_MAPS.path(world.team, ENGINE_CA))
+    async with asyncio.timeout(10):
+        while len(world.roots) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert world.roots == ["first", "second", None]
+
+
 async def test_endpoints_come_from_labelled_slices(world: World) -> None:
     await fill(world)
     labels = {LABEL_POOL: "smol", LABEL_SET: "shared"}
@@ -158,7 +171,11 @@ async def test_endpoints_come_from_labelled_slices(world: World) -> None:
     }
     await world.apply(ENDPOINT_SLICES, "engines", {"metadata": {"labels": labels}, **slice_body})
     await world.apply(ENDPOINT_SLICES, "others", {**slice_body, "metadata": {"labels": {"app": "web"}}})
+    ports = [*slice_body["ports"], {"name": SERVING_TLS_PORT, "port": 8000}]
+    marked = {**slice_body, "ports": ports, "endpoints": [endpoint(4, ready=True, serving=True)]}
+    await world.apply(ENDPOINT_SLICES, "marked", {"metadata": {"labels": labels}, **marked})
     pool = (world.team, "smol")
+    tls = Replica("10.1.0.4:8000", "10.1.0.4:8001", tls=True)
     one, two = (Replica(f"10.1.0.{last}:8000", f"10.1.0.{last}:8001") for last in (1, 2))
-    await world.until(lambda table: table.sets.get(SetKey(pool, "shared")) == (one,))
-    assert {replica for replica, owner in world.tables[-1].replicas.items() if owner == pool} == {one, two}
+    await world.until(lambda table: table.sets.get(SetKey(pool, "shared")) == (one, tls))
+    assert {replica for replica, owner in world.tables[-1].replicas.items() if owner == pool} == {one, two, tls}
