@@ -1,8 +1,9 @@
 """The deployed engine under an open loop: rare adapters beside popular ones, and a tenant that asks for ten times its
 share beside polite ones. Used by parts/open.py.
 
-All adapters of the catalogue are resident. The client is that of `lorafleet bench serve`: latency counts from when a
-request was due. No gateway stands in front, so nothing but the engine's own scheduler limits a tenant.
+As many adapters of the catalogue as the engine has room for are resident. The client is that of `lorafleet bench
+serve`: latency counts from when a request was due. No gateway stands in front, so nothing but the engine's own scheduler
+limits a tenant.
 """
 
 import asyncio
@@ -11,11 +12,13 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import aiohttp
 
-from lorafleet_contracts.admin import Tier
+from lorafleet_contracts.admin import MemoryState, Tier
+from lorafleet_contracts.capacity import adapter_bytes
 from lorafleet_contracts.digest import adapter_files, folder_digest
 from lorafleet_contracts.names import HEADER_GATEWAY, HEADER_MODEL, HEADER_TENANT, version_key
 from lorafleet_engine.bench.bench import Bench
@@ -85,27 +88,39 @@ class _Run:
         """Saturation, both skews at LOAD of it, then the neighbours."""
         timeout, connector = aiohttp.ClientTimeout(total=None), aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=1 << 18) as session:
-            await Admin(session, self._port(self.server.admin)).place(self.models, Tier.GPU)
-            memory = (await Residency(session, self._port(self.server.state)).refresh()).memory
-            client = Client(session, self._target())
-            record: dict[str, Any] = {
-                "adapters": len(self.models),
-                "files": min(FILES, len(self.models)),
-                "prompt": self.sizes.prompt,
-                "answer": self.sizes.answer,
-                "load": LOAD,
-                "memory": None if memory is None else memory.model_dump(),
-            }
-            await self._saturation(client, SKEWS[0])  # warms up
-            for zipf in SKEWS:
-                full = await self._saturation(client, zipf)
-                count = round(COUNTS[zipf] * self.bench.dims.open_requests)
-                arrivals = poisson(LOAD * full["requests_per_s"], count, self.sizes, SEED)
-                asks = name_adapters(arrivals, self.models, zipf, SEED)
-                found = await self._open(client, f"zipf {zipf}", asks)
-                record[f"zipf {zipf}"] = {"saturation": full, "open": found, **rarest_over_hottest(found)}
-            rate = record[f"zipf {SKEWS[0]}"]["saturation"]["requests_per_s"]
-            record["neighbour"] = await self._neighbour(client, rate)
+            residency = Residency(session, self._port(self.server.state))
+            memory = (await residency.refresh()).memory
+            if memory is None:
+                raise BenchError("the state port does not say how the memory is divided")
+            fitting = replace(self, models=self._fitting(memory))
+            await Admin(session, self._port(self.server.admin)).place(fitting.models, Tier.GPU)
+            return await fitting._phases(Client(session, self._target()), memory)
+
+    def _fitting(self, memory: MemoryState) -> tuple[Model, ...]:
+        """The first of the catalogue that the adapters' share of the memory holds together."""
+        shape, size = self.bench.config.shape, self.bench.dtype.itemsize
+        needed = accumulate(adapter_bytes(shape, model.rank or 0, dtype_bytes=size) for model in self.models)
+        return self.models[: sum(each <= memory.adapters for each in needed)]
+
+    async def _phases(self, client: Client, memory: MemoryState) -> dict[str, Any]:
+        record: dict[str, Any] = {
+            "adapters": len(self.models),
+            "files": min(FILES, len(self.models)),
+            "prompt": self.sizes.prompt,
+            "answer": self.sizes.answer,
+            "load": LOAD,
+            "memory": memory.model_dump(),
+        }
+        await self._saturation(client, SKEWS[0])  # warms up
+        for zipf in SKEWS:
+            full = await self._saturation(client, zipf)
+            count = round(COUNTS[zipf] * self.bench.dims.open_requests)
+            arrivals = poisson(LOAD * full["requests_per_s"], count, self.sizes, SEED)
+            asks = name_adapters(arrivals, self.models, zipf, SEED)
+            found = await self._open(client, f"zipf {zipf}", asks)
+            record[f"zipf {zipf}"] = {"saturation": full, "open": found, **rarest_over_hottest(found)}
+        rate = record[f"zipf {SKEWS[0]}"]["saturation"]["requests_per_s"]
+        record["neighbour"] = await self._neighbour(client, rate)
         return record
 
     @property

@@ -1,5 +1,6 @@
 """Drives an EngineLoop through its messages, turn by turn, in the test's own thread."""
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from lorafleet_engine.messages import (
 from lorafleet_engine.quality.checking import QualityChecker, make_checker
 from lorafleet_engine.quality.merging import start_engine
 from lorafleet_engine.runner.assembly import EngineCore
+
+PATIENCE_S = 60
 
 
 class ListMailbox:
@@ -86,7 +89,8 @@ class LoopDriver:
         path = self._blobs / f"{len(list(self._blobs.iterdir()))}.blob"
         blob = pack_adapter(adapter_dir, self.core.config.shape, dtype).write(path)
         news = self.post(LoadAdapter(key, blob))
-        for _ in range(100_000):
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
             for message in news:
                 if isinstance(message, AdapterLoaded | AdapterRejected) and message.key == key:
                     return message
@@ -105,7 +109,8 @@ class LoopDriver:
         requests = list(requests)
         before = len(self.mailbox.outbox)
         self.post(*requests)
-        for _ in range(100_000):
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
             answers = collect(self.mailbox.outbox[before:])
             if all(answers[request.request_id].finish for request in requests):
                 return answers
