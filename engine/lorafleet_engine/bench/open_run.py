@@ -2,8 +2,8 @@
 share beside polite ones. Used by parts/open.py.
 
 As many adapters of the catalogue as the engine has room for are resident. The client is that of `lorafleet bench
-serve`: latency counts from when a request was due. No gateway stands in front, so nothing but the engine's own scheduler
-limits a tenant.
+serve`: latency counts from when a request was due. No gateway stands in front, so nothing but the scheduler of the
+engine limits a tenant.
 """
 
 import asyncio
@@ -88,13 +88,17 @@ class _Run:
         """Saturation, both skews at LOAD of it, then the neighbours."""
         timeout, connector = aiohttp.ClientTimeout(total=None), aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=1 << 18) as session:
-            residency = Residency(session, self._port(self.server.state))
-            memory = (await residency.refresh()).memory
-            if memory is None:
-                raise BenchError("the state port does not say how the memory is divided")
+            memory = await self._memory(Residency(session, self._port(self.server.state)))
             fitting = replace(self, models=self._fitting(memory))
             await Admin(session, self._port(self.server.admin)).place(fitting.models, Tier.GPU)
             return await fitting._phases(Client(session, self._target()), memory)
+
+    async def _memory(self, residency: Residency) -> MemoryState:
+        """What the loop says of it, which may be a moment after the engine is ready."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while (memory := (await residency.refresh(wait_s=1)).memory) is None:
+                pass
+        return memory
 
     def _fitting(self, memory: MemoryState) -> tuple[Model, ...]:
         """The first of the catalogue that the adapters' share of the memory holds together."""
