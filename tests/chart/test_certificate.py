@@ -1,16 +1,14 @@
-"""The gateway's certificate: cert-manager's CRDs accept what the chart asks for; without it the chart makes its own."""
+"""Certificates: cert-manager's CRDs accept what the chart asks it for; without it the operator is told what to make."""
 
-import base64
 import json
-import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from e2e.cluster.apiserver import ApiServer
 from e2e.cluster.commands import run
+from lorafleet_contracts.names import ENGINE_CA
 from tests.chart.conftest import CHART, Kubectl, Render, helm
 
 pytestmark = pytest.mark.apiserver
@@ -82,72 +80,65 @@ def test_cert_manager_takes_it_and_envoy_reads_what_it_writes(
         assert (issuer, certificate["dnsNames"][4:]) == ("letsencrypt", ["llm.example.org"])
 
 
+def test_the_authority_of_engines_is_its_own_root(render: Render, kubectl: Kubectl, cert_manager: None) -> None:
+    documents = render("engine.authority.by=CertManager")
+    asked = [each for each in documents if each["apiVersion"] == API]
+    kubectl("apply", "-f", "-", stdin="{apiVersion: v1, kind: Namespace, metadata: {name: lorafleet-system}}")
+    words = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-n", "lorafleet-system", "-f", "-")
+    kubectl(*words, stdin=yaml.safe_dump_all(asked))
+    (certificate,) = of_kind(asked, "Certificate").values()
+    (issuer,) = of_kind(asked, "Issuer").values()
+    assert (certificate["spec"]["secretName"], certificate["spec"]["isCA"]) == (ENGINE_CA, True)
+    assert certificate["spec"]["issuerRef"]["name"] == issuer["metadata"]["name"]
+    assert issuer["spec"] == {"selfSigned": {}}, "whoever trusts engines trusts this certificate and none above it"
+
+
+def told(documents: list[dict[str, Any]]) -> dict[str, str]:
+    """What the operator is told in its environment."""
+    (container,) = of_kind(documents, "Deployment")["lorafleet-operator"]["spec"]["template"]["spec"]["containers"]
+    return {each["name"]: each["value"] for each in container["env"] if "value" in each}
+
+
 def test_auto_is_cert_manager_where_the_cluster_has_it() -> None:
     words = ("template", "lorafleet", CHART, "--namespace", "lorafleet-system", "--set", ENABLED)
-    with_it = helm(*words, "--api-versions", API).stdout
-    without = helm(*words).stdout
-    assert ("kind: Certificate" in with_it, "kind: Secret" in with_it) == (True, False)
-    assert ("kind: Certificate" in without, "kind: Secret" in without) == (False, True)
+    for present, makers in ((("--api-versions", API), {"CertManager"}), ((), {"Operator"})):
+        documents = list(filter(None, yaml.safe_load_all(helm(*words, *present).stdout)))
+        names = set(of_kind(documents, "Certificate"))
+        environment = told(documents)
+        if makers == {"CertManager"}:
+            assert names == {"lorafleet-gateway", "lorafleet-gateway-ca", "lorafleet-engine-ca"}
+            assert environment["LORAFLEET_ENGINE_CA_BY"] == "CertManager"
+            assert "LORAFLEET_GATEWAY_TLS" not in environment
+        else:
+            assert not names
+            assert "LORAFLEET_ENGINE_CA_BY" not in environment
+            assert "LORAFLEET_GATEWAY_TLS" in environment
 
 
-def test_the_charts_own_is_signed_for_the_gateway_and_kept(
-    render: Render, kubectl: Kubectl, apiserver: ApiServer, tmp_path: Path
-) -> None:
-    own = (ENABLED, "gateway.tls.certificate.by=Chart", "gateway.tls.certificate.ipAddresses={127.0.0.1}")
-    documents = render(*own)
-    (secret,) = of_kind(documents, "Secret").values()
-    assert secret["metadata"]["name"] == mounted(documents)
-    files = {name: base64.b64decode(text) for name, text in secret["data"].items()}
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    server.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
-    for name in (*NAMES, "127.0.0.1"):
-        shake_hands(server, ssl.create_default_context(cafile=str(tmp_path / "ca.crt")), name)
-    with pytest.raises(ssl.SSLCertVerificationError):
-        shake_hands(server, ssl.create_default_context(cafile=str(tmp_path / "ca.crt")), "elsewhere")
-
-    kubectl("apply", "-f", "-", stdin="{apiVersion: v1, kind: Namespace, metadata: {name: lorafleet-system}}")
-    secret["metadata"]["annotations"] = {  # as Helm does when it installs
-        "meta.helm.sh/release-name": "lorafleet",
-        "meta.helm.sh/release-namespace": "lorafleet-system",
+def test_the_operator_is_told_what_to_make(render: Render) -> None:
+    settings = ("gateway.tls.certificate.by=Operator", "gateway.tls.certificate.ipAddresses={127.0.0.1}")
+    documents = render(ENABLED, *settings, "gateway.tls.certificate.dnsNames={llm.example.org}")
+    wanted = json.loads(told(documents)["LORAFLEET_GATEWAY_TLS"])
+    assert wanted == {
+        "secret": mounted(documents),
+        "dnsNames": [*NAMES, "llm.example.org"],
+        "ipAddresses": ["127.0.0.1"],
     }
-    kubectl("apply", "-n", "lorafleet-system", "-f", "-", stdin=json.dumps(secret))
-    words = [word for setting in own for word in ("--set", setting)]
-    again = helm(
-        "template", "lorafleet", CHART, "-n", "lorafleet-system", "--dry-run=server",
-        "--kubeconfig", apiserver.kubeconfig, "-s", "templates/gateway-certificate.yaml", *words,
-    )  # fmt: skip
-    kubectl("delete", "secret", secret["metadata"]["name"], "-n", "lorafleet-system")
-    assert again.returncode == 0, again.stderr
-    assert yaml.safe_load(again.stdout)["data"] == secret["data"]
-
-
-def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> None:
-    """A TLS handshake in memory. Raises SSLCertVerificationError."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [
-        client.wrap_bio(to_client, to_server, server_hostname=name),
-        server.wrap_bio(to_server, to_client, server_side=True),
-    ]
-    for _ in range(3):
-        for end in ends:
-            try:
-                end.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
+    assert not of_kind(documents, "Secret"), "what is rendered elsewhere would have another key each time"
+    assert "LORAFLEET_GATEWAY_TLS" not in told(render("gateway.tls.secretName=mine"))
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "named"),
     [
         (("gateway.tls.certificate.by=Magic",), "by"),
+        (("engine.authority.by=Chart",), "by"),
         (("gateway.tls.certificate.issuerRef.kind=ClusterIssuer",), "name"),
-        (("gateway.tls.certificate.by=Chart", "gateway.tls.certificate.issuerRef.name=ca"), "leave it out"),
+        (("gateway.tls.certificate.by=Operator", "gateway.tls.certificate.issuerRef.name=ca"), "leave it out"),
     ],
 )
-def test_what_makes_no_sense_is_refused(settings: tuple[str, ...], told: str) -> None:
+def test_what_makes_no_sense_is_refused(settings: tuple[str, ...], named: str) -> None:
     words = [word for setting in (ENABLED, *settings) for word in ("--set", setting)]
     done = helm("template", "lorafleet", CHART, *words)
     assert done.returncode != 0
-    assert told in done.stderr
+    assert named in done.stderr

@@ -1,11 +1,13 @@
 """What the chart makes for Prometheus Operator and Grafana, and that it makes nothing unless asked."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 import yaml
 
+from lorafleet_contracts.names import ENGINE_CA_KEY, LABEL_TLS, engine_server_name, tls_secret
 from tests.chart.conftest import CHART, Render
 
 pytestmark = pytest.mark.apiserver
@@ -52,4 +54,12 @@ def test_dashboards_alerts_and_monitors(render: Render) -> None:
     (endpoint,) = engines["spec"]["podMetricsEndpoints"]
     assert engines["metadata"]["namespace"] == "demo"
     assert endpoint["authorization"]["credentials"] == {"name": "smol-tokens", "key": "scrape"}
-    assert {each["targetLabel"] for each in endpoint["relabelings"]} == {"pool", "replica"}
+    assert {each["targetLabel"] for each in endpoint["relabelings"]} == {"__scheme__", "pool", "replica"}
+    assert endpoint["tlsConfig"] == {
+        "ca": {"secret": {"name": tls_secret("smol"), "key": ENGINE_CA_KEY}},
+        "serverName": engine_server_name("demo", "smol"),
+    }
+    assert "scheme" not in endpoint, "pods of earlier releases have no mark and speak plain HTTP"
+    (by_mark,) = (each for each in endpoint["relabelings"] if each["targetLabel"] == "__scheme__")
+    label = "__meta_kubernetes_pod_label_" + re.sub("[^a-z]", "_", LABEL_TLS)
+    assert (by_mark["sourceLabels"], by_mark["regex"], by_mark["replacement"]) == ([label], "true", "https")

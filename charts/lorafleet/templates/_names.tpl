@@ -35,6 +35,25 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 {{- end }}
 
+{{/* The DNS names in the gateway's certificate, as a YAML list. */}}
+{{- define "lorafleet.gatewayNames" -}}
+{{- $name := printf "%s-gateway" (include "lorafleet.name" .) }}
+{{- $service := printf "%s.%s" $name .Release.Namespace }}
+{{- concat (list $name $service (printf "%s.svc" $service) (printf "%s.svc.cluster.local" $service)) .Values.gateway.tls.certificate.dnsNames | toYaml }}
+{{- end }}
+
+{{/* `true` where cert-manager is to make something, else empty. Arguments: root, by (Auto: where the cluster has it). */}}
+{{- define "lorafleet.byCertManager" -}}
+{{- if or (eq .by "CertManager") (and (eq .by "Auto") (.root.Capabilities.APIVersions.Has "cert-manager.io/v1")) }}true{{ end }}
+{{- end }}
+
+{{/* `true` where cert-manager makes the gateway's certificate: an issuer says so, too. */}}
+{{- define "lorafleet.gatewayByCertManager" -}}
+{{- with .Values.gateway.tls.certificate }}
+{{- if .issuerRef }}true{{ else }}{{ include "lorafleet.byCertManager" (dict "root" $ "by" .by) }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{- define "lorafleet.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 65532
