@@ -1,14 +1,65 @@
-"""Reads the engines' own state as operator and gateway see it; used by the e2e tests only."""
+"""Speaks to engines' ports as operator and gateway do; used by the e2e tests only.
+
+Whoever is marked as speaking TLS must show a certificate of the pool; who is not (an engine of an earlier release) is
+spoken to in plain HTTP.
+"""
 
 import base64
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import httpx
 
-from e2e.fleet import DEMO, Fleet, forwarded
+from e2e.fleet import Fleet, Object, forwarded
 from lorafleet_contracts.admin import STATE_PATH, EngineState
-from lorafleet_contracts.names import LABEL_POOL, EnginePort
+from lorafleet_contracts.names import ENGINE_CA_KEY, LABEL_POOL, LABEL_TLS, EnginePort, engine_server_name, tls_secret
 
 POOL = "smol"
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Whom an engine must prove to be: the server's name, and who signs for it (PEM)."""
+
+    name: str
+    roots: str
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """A client's side of the handshake, which still needs the name."""
+        return ssl.create_default_context(cadata=self.roots)
+
+
+def find_trust(fleet: Fleet, pod: Object) -> Trust | None:
+    """What an engine's pod must prove; None where it is not marked."""
+    metadata = pod["metadata"]
+    if metadata["labels"].get(LABEL_TLS) != "true":
+        return None
+    pool, namespace = metadata["labels"][LABEL_POOL], metadata["namespace"]
+    secret = fleet.get("secret", tls_secret(pool), namespace)
+    assert secret, f"{namespace}/{tls_secret(pool)} is missing"
+    roots = base64.b64decode(secret["data"][ENGINE_CA_KEY]).decode()
+    return Trust(engine_server_name(namespace, pool), roots)
+
+
+@contextmanager
+def reaching(fleet: Fleet, pod: Object, port: EnginePort) -> Iterator[httpx.Client]:
+    """A client of one port of an engine's pod."""
+    metadata, trust = pod["metadata"], find_trust(fleet, pod)
+
+    def name_server(request: httpx.Request) -> None:
+        if trust is not None:
+            request.extensions["sni_hostname"] = trust.name
+
+    with forwarded(fleet.kubectl, f"pod/{metadata['name']}", port, metadata["namespace"]) as address:
+        verify: ssl.SSLContext | bool = True
+        if trust is not None:
+            address, verify = address.replace("http:", "https:"), trust.context
+        hooks = {"request": [name_server]}
+        with httpx.Client(base_url=address, verify=verify, event_hooks=hooks, timeout=40) as client:
+            yield client
 
 
 def engine_states(fleet: Fleet, only: str = "", pool: str = POOL) -> dict[str, EngineState]:
@@ -21,8 +72,8 @@ def engine_states(fleet: Fleet, only: str = "", pool: str = POOL) -> dict[str, E
         name = pod["metadata"]["name"]
         if only not in ("", name):
             continue
-        with forwarded(fleet.kubectl, f"pod/{name}", EnginePort.STATE, DEMO) as address:
-            answer = httpx.get(address + STATE_PATH, headers={"authorization": f"Bearer {token}"}, timeout=40)
+        with reaching(fleet, pod, EnginePort.STATE) as client:
+            answer = client.get(STATE_PATH, headers={"authorization": f"Bearer {token}"})
         states[name] = EngineState.model_validate_json(answer.raise_for_status().content)
     return states
 

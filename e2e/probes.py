@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from e2e.cluster.paths import find_cache
+from e2e.engines import Trust
 from e2e.fleet import RESTRICTED, Fleet, Object
 from e2e.images.delivery import name_images
 
@@ -21,14 +22,16 @@ def state(target):
 print(json.dumps(list(ThreadPoolExecutor(32).map(state, json.loads(sys.argv[1])))))
 """
 REQUEST = """
-import json, sys, urllib.error, urllib.request
-def status(method, url, headers):
-    request = urllib.request.Request(url, b"{}" if method == "POST" else None, headers)
-    try:
-        return urllib.request.urlopen(request, timeout=10).status
-    except urllib.error.HTTPError as refused:
-        return refused.code
-print(json.dumps([status(*each) for each in json.loads(sys.argv[1])]))
+import http.client, json, socket, ssl, sys
+name, roots, requests = json.loads(sys.argv[1])
+def status(host, port, method, path, headers):
+    connection = http.client.HTTPConnection(host, port, timeout=10)
+    if name:
+        plain = socket.create_connection((host, port), 10)
+        connection.sock = ssl.create_default_context(cadata=roots).wrap_socket(plain, server_hostname=name)
+    connection.request(method, path, b"{}" if method == "POST" else None, headers)
+    return connection.getresponse().status
+print(json.dumps([status(*each) for each in requests]))
 """
 Target = tuple[str, int]
 
@@ -46,9 +49,11 @@ class Spot:
         """Whether each (host, port) takes a connection: `open` or `closed`."""
         return dict(zip(targets, map(str, self._python(CONNECT, targets)), strict=True))
 
-    def request(self, requests: Sequence[tuple[str, str, dict[str, str]]]) -> list[int]:
-        """The HTTP status of each (method, URL, headers)."""
-        return [int(str(each)) for each in self._python(REQUEST, requests)]
+    def request(self, requests: Sequence[tuple[Target, str, str, dict[str, str]]], trust: Trust | None) -> list[int]:
+        """The HTTP status of each (target, method, path, headers), by TLS with `trust`."""
+        listed = [(*target, method, path, headers) for target, method, path, headers in requests]
+        name, roots = (trust.name, trust.roots) if trust else ("", "")
+        return [int(str(each)) for each in self._python(REQUEST, (name, roots, listed))]
 
     def _python(self, program: str, argument: object) -> list[object]:
         inside = ("-n", self.namespace, "-c", self.container, self.pod, "--", "python3", "-c", program)

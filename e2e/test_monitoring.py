@@ -11,7 +11,7 @@ import pytest
 
 from e2e.assets.styles import UNSEEN
 from e2e.client import Client
-from e2e.engines import POOL
+from e2e.engines import POOL, find_trust
 from e2e.fleet import DEMO, NAMESPACE, Fleet, adapter, forwarded
 from e2e.prometheus.server import Target, ask, running
 from e2e.traffic import repeating
@@ -44,7 +44,8 @@ def prometheus(fleet: Fleet, acme: Client, tmp_path: Path) -> Iterator[httpx.Cli
         for pod in fleet.list("pods", selector=f"{LABEL_POOL}={POOL}"):
             name = pod["metadata"]["name"]
             address = stack.enter_context(forwarded(fleet.kubectl, f"pod/{name}", EnginePort.STATE, DEMO))
-            targets.append(Target(address, {"pool": f"{DEMO}/{POOL}", "replica": name}, token))
+            labels = {"pool": f"{DEMO}/{POOL}", "replica": name}
+            targets.append(Target(address, labels, token, find_trust(fleet, pod)))
         for component, port in (("gateway", 9003), ("operator", 8080)):
             for pod in fleet.list("pods", NAMESPACE, f"app.kubernetes.io/component={component}"):
                 name = pod["metadata"]["name"]

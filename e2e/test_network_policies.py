@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from e2e.client import Client
-from e2e.engines import POOL
+from e2e.engines import POOL, find_trust
 from e2e.fleet import DEMO, NAMESPACE, Fleet
 from e2e.probes import Spot, Target, namespace_of_probes
 from e2e.waiting import wait_until
@@ -106,6 +106,7 @@ def test_without_the_policy_the_tokens_still_refuse(fleet: Fleet, tenants_pods: 
     secret = fleet.get("secret", f"{POOL}-tokens")
     assert secret
     token = {port: base64.b64decode(secret["data"][port.name.lower()]).decode().split()[0] for port in EnginePort}
+    trust = find_trust(fleet, fleet.list("pods", selector=f"{LABEL_POOL}={POOL}")[0])
     calls = {
         EnginePort.SERVING: ("POST", "/v1/chat/completions"),
         EnginePort.STATE: ("GET", STATE_PATH),
@@ -114,10 +115,8 @@ def test_without_the_policy_the_tokens_still_refuse(fleet: Fleet, tenants_pods: 
     for port, targets in engine_ports(fleet).items():
         method, path = calls[port]
         foreign = [token[other] for other in EnginePort if other != port]
-        for host, _ in targets:
-            url = f"http://{host}:{int(port)}{path}"
+        for target in targets:
             headers: list[dict[str, str]] = [{}, *({"authorization": f"Bearer {each}"} for each in ("guess", *foreign))]
-            assert spot.request([(method, url, each) for each in headers]) == [401] * len(headers)
+            assert spot.request([(target, method, path, each) for each in headers], trust) == [401] * len(headers)
     own = {"authorization": f"Bearer {token[EnginePort.STATE]}"}
-    replica, port_number = engine_ports(fleet)[EnginePort.STATE][0]
-    assert spot.request([("GET", f"http://{replica}:{port_number}{STATE_PATH}", own)]) == [200]
+    assert spot.request([(engine_ports(fleet)[EnginePort.STATE][0], "GET", STATE_PATH, own)], trust) == [200]

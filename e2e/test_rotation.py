@@ -7,12 +7,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import httpx
 import pytest
 
 from e2e.client import Client
-from e2e.engines import POOL, ready_replicas
-from e2e.fleet import DEMO, NAMESPACE, Fleet, forwarded
+from e2e.engines import POOL, reaching, ready_replicas
+from e2e.fleet import DEMO, NAMESPACE, Fleet
 from e2e.traffic import tapping
 from e2e.waiting import wait_until
 from lorafleet_contracts.admin import METRICS_PATH, PortName
@@ -33,11 +32,13 @@ def tokens(fleet: Fleet) -> dict[str, list[str]]:
 
 def statuses(fleet: Fleet, pod: str, presented: dict[str, list[str]]) -> dict[str, int]:
     """What each port of an engine answers to its token."""
+    engine = fleet.get("pod", pod)
+    assert engine
     found = {}
     for port, path in PATHS.items():
         name = port.name.lower()
-        with forwarded(fleet.kubectl, f"pod/{pod}", port, DEMO) as address:
-            answer = httpx.get(address + path, headers={"authorization": f"Bearer {presented[name][0]}"}, timeout=30)
+        with reaching(fleet, engine, port) as client:
+            answer = client.get(path, headers={"authorization": f"Bearer {presented[name][0]}"})
         found[name] = answer.status_code
     return found
 

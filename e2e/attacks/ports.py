@@ -4,12 +4,10 @@ import base64
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
-
 from e2e.attacks.siege import Outcome, Siege
 from e2e.attacks.wire import bearer
-from e2e.engines import POOL
-from e2e.fleet import DEMO, NAMESPACE, forwarded
+from e2e.engines import POOL, reaching
+from e2e.fleet import DEMO, NAMESPACE
 from e2e.probes import Spot, Target
 from lorafleet_contracts.admin import DRAIN_PATH, STATE_PATH
 from lorafleet_contracts.names import HEADER_MODEL, LABEL_POOL, PORT_KEYS_SECRET, EnginePort
@@ -59,17 +57,17 @@ def tokens(siege: Siege) -> Iterator[Outcome]:
     assert keys
     siege.used.update(*token.values(), *map(_words, keys["data"].values()))
 
+    engine = siege.fleet.get("pod", f"{POOL}-shared-0")
+    assert engine
+
     def call(port: EnginePort) -> list[Outcome]:
         tried = {"no token": {}, "a guess": bearer("guess"), "a tenant's key": bearer(siege.victims.acme)}
         tried["a version's name"] = {HEADER_MODEL: "base"}
         foreign = [(other, each) for other in EnginePort if other != port for each in token[other]]
         tried |= {f"the {other.name.lower()} port's token": bearer(each) for other, each in foreign}
         method, path = CALLS[port]
-        with forwarded(siege.fleet.kubectl, f"pod/{POOL}-shared-0", port, DEMO) as address:
-            replies = {
-                name: httpx.request(method, address + path, headers=headers, json={}, timeout=30)
-                for name, headers in tried.items()
-            }
+        with reaching(siege.fleet, engine, port) as client:
+            replies = {name: client.request(method, path, headers=headers, json={}) for name, headers in tried.items()}
         return [Outcome(f"{port.name.lower()} port, {name}", "401", str(replies[name].status_code)) for name in tried]
 
     with ThreadPoolExecutor() as threads:

@@ -17,16 +17,18 @@ import yaml
 
 from e2e.cluster.controlplane import find_free_ports
 from e2e.cluster.paths import find_cache
+from e2e.engines import Trust
 from e2e.prometheus.package import fetch_missing, locate
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One program's metrics."""
+    """One program's metrics; with `trust` by TLS."""
 
     address: str
     labels: dict[str, str]
     token: str = field(default="", repr=False)
+    trust: Trust | None = None
 
 
 def configuration(targets: Sequence[Target]) -> str:
@@ -36,10 +38,15 @@ def configuration(targets: Sequence[Target]) -> str:
             "job_name": f"target-{number}",
             "static_configs": [{"targets": [urlsplit(each.address).netloc], "labels": each.labels}],
             **({"authorization": {"credentials": each.token}} if each.token else {}),
+            **(_tls(each.trust) if each.trust else {}),
         }
         for number, each in enumerate(targets)
     ]
     return yaml.safe_dump({"global": {"scrape_interval": "2s"}, "scrape_configs": jobs})
+
+
+def _tls(trust: Trust) -> dict[str, object]:
+    return {"scheme": "https", "tls_config": {"ca": trust.roots, "server_name": trust.name}}
 
 
 @contextmanager
