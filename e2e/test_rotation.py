@@ -4,8 +4,8 @@ import base64
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 import pytest
 
@@ -13,12 +13,13 @@ from e2e.client import Client
 from e2e.engines import POOL, reaching, ready_replicas
 from e2e.fleet import DEMO, NAMESPACE, Fleet
 from e2e.traffic import tapping
-from e2e.waiting import wait_until
+from e2e.waiting import NotInTimeError, wait_until
 from lorafleet_contracts.admin import METRICS_PATH, PortName
-from lorafleet_contracts.names import LABEL_POOL, EnginePort
+from lorafleet_contracts.names import LABEL_POOL, PORT_KEYS_SECRET, EnginePort
+from lorafleet_operator.shell.rotation import ROTATED
 
 pytestmark = pytest.mark.long
-QUIET = "15s"
+QUIET, LONG_AGO = "15s", "2020-01-01T00:00:00Z"
 ROTATION_SECONDS, NUDGE_SECONDS = 400, 3
 PATHS = {EnginePort.SERVING: "/v1/models", EnginePort.STATE: METRICS_PATH, EnginePort.ADMIN: "/nothing"}
 
@@ -51,43 +52,72 @@ def nudge(fleet: Fleet, number: int) -> None:
 
 
 @contextmanager
-def rotating(fleet: Fleet) -> Iterator["subprocess.Popen[str]"]:
-    """The command, at work."""
+def commanded(fleet: Fleet) -> Iterator[Callable[[], bool]]:
+    """`lorafleet ports rotate`, at work; gives whether it is done."""
     words = [sys.executable, "-m", "lorafleet_contracts.cli", "ports", "rotate", "--quiet", QUIET]
     environment = os.environ | fleet.environment()
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    ) as command:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) as work:
+
+        def done() -> bool:
+            if work.poll() is None:
+                return False
+            assert work.returncode == 0, work.communicate()[0]
+            return True
+
         try:
-            yield command
+            yield done
         finally:
-            command.kill()
+            work.kill()
 
 
-def follow(fleet: Fleet, command: "subprocess.Popen[str]") -> str:
-    """Nudge until the command has ended; gives what it printed."""
+@contextmanager
+def periodic(fleet: Fleet) -> Iterator[Callable[[], bool]]:
+    """The operator by itself, the period being over; its pods are killed once it has begun. Gives if it is done."""
+    fleet.install(f"operator.portKeys.quiet={QUIET}")
+
+    def stage() -> tuple[set[str], str]:
+        secret = fleet.get("secret", PORT_KEYS_SECRET, NAMESPACE)
+        assert secret
+        return set(secret["data"]), secret["metadata"].get("annotations", {}).get(ROTATED, "")
+
+    try:
+        words = ("secret", PORT_KEYS_SECRET, "-n", NAMESPACE, "--overwrite", f"{ROTATED}={LONG_AGO}")
+        fleet.kubectl.run("annotate", *words)
+        wait_until(lambda: len(stage()[0]) > len(PortName), seconds=60, what="new keys beside the old ones")
+        operators = ("-l", "app.kubernetes.io/component=operator", "--grace-period=0", "--force")
+        fleet.kubectl.run("delete", "pods", "-n", NAMESPACE, *operators)
+        yield lambda: len(stage()[0]) == len(PortName) and stage()[1] != LONG_AGO
+        told = [each["reason"] for each in fleet.list("events", NAMESPACE)]
+        assert "PortKeysRotated" in told
+    finally:
+        fleet.install()
+
+
+def follow(fleet: Fleet, done: Callable[[], bool]) -> None:
+    """Nudge until the rotation is done."""
     for number in range(ROTATION_SECONDS // NUDGE_SECONDS):
         nudge(fleet, number)
-        try:
-            return command.communicate(timeout=NUDGE_SECONDS)[0]
-        except subprocess.TimeoutExpired:
-            continue
+        with suppress(NotInTimeError):
+            wait_until(done, seconds=NUDGE_SECONDS, what="the end of the rotation")
+            return
     raise AssertionError(f"the rotation takes more than {ROTATION_SECONDS} s")
 
 
-def test_nobody_notices_that_port_credentials_are_rotated(fleet: Fleet, acme: Client) -> None:
+@pytest.mark.parametrize("rotating", [periodic, commanded])
+def test_nobody_notices_that_port_credentials_are_rotated(
+    fleet: Fleet, acme: Client, rotating: Callable[[Fleet], AbstractContextManager[Callable[[], bool]]]
+) -> None:
     old = tokens(fleet)
-    with tapping(acme, "pirate", "shout") as seen, rotating(fleet) as command:
-        told = follow(fleet, command)
+    with tapping(acme, "pirate", "shout") as seen, rotating(fleet) as done:
+        follow(fleet, done)
+        pods = ready_replicas(fleet)
+        assert pods
+        follow(fleet, lambda: all(set(statuses(fleet, pod, old).values()) == {401} for pod in pods))
         answered = seen.right
         wait_until(lambda: seen.wrong or seen.right > answered + 2, seconds=60, what="answers after the rotation")
-    print(f"\n{told}{seen.right} answers meanwhile")
-    assert command.returncode == 0
+    print(f"\n{seen.right} answers meanwhile")
     assert not seen.wrong
     new = tokens(fleet)
     assert all(len(each) == 1 for each in new.values())
-    pods = ready_replicas(fleet)
-    assert pods
     for pod in pods:
-        assert set(statuses(fleet, pod, old).values()) == {401}
         assert 401 not in statuses(fleet, pod, new).values()

@@ -21,6 +21,7 @@ from lorafleet_kube.access import Access, load_access
 from lorafleet_kube.api import KubeApi, connect
 from lorafleet_kube.errors import KubeError
 from lorafleet_kube.logs import set_up_logs
+from lorafleet_operator.core.port_keys import PortKeys
 from lorafleet_operator.errors import SettingsError
 from lorafleet_operator.handlers.lifecycle import build_registry
 from lorafleet_operator.handlers.parts import Parts
@@ -29,7 +30,7 @@ from lorafleet_operator.settings import Settings, read_settings
 from lorafleet_operator.shell.access import connection_fields
 from lorafleet_operator.shell.admin import EngineAdmin
 from lorafleet_operator.shell.cluster import Cluster
-from lorafleet_operator.shell.credentials import PortKeys, PortKeyStore
+from lorafleet_operator.shell.credentials import PortKeyStore, read_port_keys
 from lorafleet_operator.shell.engines import EngineLinks
 from lorafleet_operator.shell.execute import Executor
 from lorafleet_operator.shell.health import serve_health
@@ -38,6 +39,7 @@ from lorafleet_operator.shell.lease import Lease
 from lorafleet_operator.shell.metrics import Metrics
 from lorafleet_operator.shell.observe import Observer
 from lorafleet_operator.shell.ownership import Installation
+from lorafleet_operator.shell.rotator import EngineAsker, Rotator
 from lorafleet_operator.shell.source_secrets import SourceSecrets
 from lorafleet_operator.shell.statuses import StatusDesk
 from lorafleet_operator.shell.watches import Watches
@@ -118,7 +120,9 @@ async def _lead(process: _Process, stop: asyncio.Event) -> int:
     keeper.start()
     installation = Installation(process.api, process.settings.namespace, process.settings.deployment)
     store = PortKeyStore(process.api, process.lease, process.settings.namespace, installation.owners)
-    keys = _Keys(store, process.wakes.all_touched)
+    asker = EngineAsker(process.session, process.watches.pods, process.watches.pool_uid)
+    rotator = Rotator(process.api, process.lease, asker.ask, process.settings.rotation, process.metrics)
+    keys = _Keys(store, rotator, process.wakes.all_touched)
     # Born before kopf starts: at its end kopf cancels every task that is younger than itself.
     refreshing = asyncio.create_task(keys.run(), name="port keys")
     try:
@@ -185,10 +189,11 @@ def _wire(process: _Process, keys: "_Keys") -> Parts:
 
 
 class _Keys:
-    """The port keys, read again now and then so that a rotation is noticed."""
+    """The port keys, read again now and then: a rotation is noticed, and carried on or begun."""
 
-    def __init__(self, store: PortKeyStore, on_change: Callable[[], None]) -> None:
+    def __init__(self, store: PortKeyStore, rotator: Rotator, on_change: Callable[[], None]) -> None:
         self._store = store
+        self._rotator = rotator
         self._on_change = on_change
         self._keys = PortKeys({})
         self.loaded = asyncio.Event()
@@ -201,13 +206,15 @@ class _Keys:
         """Read for ever; cancel to stop."""
         while True:
             try:
-                found = await self._store.load()
+                secret = await self._store.load()
+                found = read_port_keys(secret)
                 if found != self._keys:
                     self._keys = found
                     self._on_change()
                 self.loaded.set()
+                await self._rotator.look(secret)
             except KubeError as error:
-                log.warning("the port keys could not be read: %s", error)
+                log.warning("the port keys could not be read or rotated: %s", error)
             await asyncio.sleep(KEYS_SECONDS if self.loaded.is_set() else 1.0)
 
 

@@ -4,6 +4,8 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lorafleet_contracts.durations import parse_seconds
+from lorafleet_operator.core.port_keys import ONLY_BY_COMMAND, Period
 from lorafleet_operator.core.snapshot import EngineDefaults, Neighbours
 from lorafleet_operator.errors import SettingsError
 
@@ -22,6 +24,7 @@ class Settings:
     lease_name: str = "lorafleet-operator"
     health_port: int = 8080
     log_level: str = "INFO"
+    rotation: Period = ONLY_BY_COMMAND
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -41,6 +44,10 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         lease_name=environment.get("LORAFLEET_LEASE_NAME") or "lorafleet-operator",
         health_port=_port(environment.get("LORAFLEET_HEALTH_PORT") or "8080"),
         log_level=(environment.get("LORAFLEET_LOG_LEVEL") or "INFO").upper(),
+        rotation=Period(
+            every=_duration(environment, "LORAFLEET_ROTATE_PORT_KEYS_EVERY"),
+            quiet=_duration(environment, "LORAFLEET_PORT_KEYS_QUIET") or ONLY_BY_COMMAND.quiet,
+        ),
     )
 
 
@@ -54,6 +61,15 @@ def _required(environment: Mapping[str, str], name: str) -> str:
     if not value:
         raise SettingsError(f"{name} must be set")
     return value
+
+
+def _duration(environment: Mapping[str, str], name: str) -> float | None:
+    """Seconds; None where nothing is set."""
+    text = environment.get(name)
+    try:
+        return parse_seconds(text) if text else None
+    except ValueError as error:
+        raise SettingsError(f"{name}: {error}") from error
 
 
 def _port(text: str) -> int:

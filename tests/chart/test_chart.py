@@ -77,6 +77,8 @@ def test_the_quickstart_is_accepted_and_holds_no_key(kubectl: Callable[..., str]
         "unknown=1",
         "gateway.service.type=Magic",
         "operator.replicas=x",
+        "operator.portKeys.rotateEvery=monthly",
+        "operator.portKeys.quiet=5s",
     ],
 )
 def test_unknown_and_wrong_values_are_refused(wrong: str) -> None:

@@ -44,13 +44,14 @@ OPERATOR = (
     | rights("networking.k8s.io", ("networkpolicies",), ("create", "patch"))
     | rights("", ("events",), ("create",))
 )
-OPERATOR_AT_HOME = (
-    OPERATOR
-    | rights("coordination.k8s.io", ("leases",), ("create",))
+HOME = (
+    rights("coordination.k8s.io", ("leases",), ("create",))
     | rights("coordination.k8s.io", ("leases",), ("get", "update"), "lorafleet-operator")
-    | rights("", ("secrets",), ("get",), "lorafleet-port-keys")
+    | rights("", ("secrets",), ("get", "update"), "lorafleet-port-keys")
+    | rights("", ("secrets", "events"), ("create",))
     | rights("apps", ("deployments",), ("get",), "lorafleet-operator")
 )
+OPERATOR_AT_HOME = OPERATOR | HOME
 
 
 def install(kubectl: Kubectl, render: Render, *settings: str) -> None:
@@ -117,6 +118,9 @@ def test_credentials_of_sources_are_read_only_where_they_are_listed(installed: K
         ("operator", POOLS, "get secrets", "no"),
         ("operator", POOLS, "list secrets", "no"),
         ("operator", POOLS, "get secrets/lorafleet-port-keys", "no"),
+        ("operator", SYSTEM, "update secrets/lorafleet-port-keys", "yes"),
+        ("operator", POOLS, "update secrets/lorafleet-port-keys", "no"),
+        ("operator", SYSTEM, "update secrets/other", "no"),
         ("operator", SYSTEM, "get secrets/other", "no"),
         ("operator", SYSTEM, "update leases.coordination.k8s.io/other", "no"),
         ("operator", POOLS, "patch loraadapters.lorafleet.io/pirate", "no"),
@@ -149,12 +153,22 @@ def test_can_i(installed: Kubectl, part: str, namespace: str, question: str, ans
     assert installed("auth", "can-i", *question.split(), "-n", namespace, account, accept=(0, 1)).strip() == answer
 
 
+def test_an_operator_that_rotates_no_keys_may_not_change_them(installed: Kubectl, render: Render) -> None:
+    install(installed, render, "operator.portKeys.rotateEvery=")
+    try:
+        changes = rights("", ("secrets",), ("update",), "lorafleet-port-keys")
+        assert may(installed, "operator", SYSTEM) == OPERATOR_AT_HOME - changes
+    finally:
+        install(installed, render)
+
+
 def test_with_watched_namespaces_nothing_is_allowed_elsewhere(installed: Kubectl, render: Render) -> None:
     binding = "lorafleet-lorafleet-system-operator"
     installed("delete", "clusterrolebinding", binding)
     install(installed, render, f"watchNamespaces={{{POOLS}}}")
     try:
         assert may(installed, "operator", POOLS) == OPERATOR
+        assert may(installed, "operator", SYSTEM) == HOME | rights("", ("namespaces", "nodes"), WATCH)
         assert may(installed, "operator", "default") == rights("", ("namespaces", "nodes"), WATCH)
     finally:
         installed("delete", "rolebinding", "-n", POOLS, binding)

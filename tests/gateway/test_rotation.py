@@ -18,7 +18,8 @@ from lorafleet_kube.access import load_access
 from lorafleet_kube.api import connect
 from lorafleet_kube.paths import ENDPOINT_SLICES, NAMESPACES
 from lorafleet_operator.cli.ports import Terms, rotate_ports
-from lorafleet_operator.shell.credentials import PortKeys, read_port_keys
+from lorafleet_operator.core.port_keys import PortKeys
+from lorafleet_operator.shell.credentials import read_port_keys
 from tests.gateway.doubles.kubernetes import POOLS
 from tests.gateway.doubles.stack import (
     POOL_UID,
@@ -48,7 +49,7 @@ pytestmark = [pytest.mark.envoy, pytest.mark.timeout(300)]
 def put_cluster(fake: FakeApi, engine: Engine) -> None:
     """What the command finds: keys, the pool, its one ready pod."""
     data = {name: base64.b64encode(key).decode() for name, key in KEYS.items()}
-    meta = {"namespace": "lorafleet-system", "name": "lorafleet-port-keys"}
+    meta = {"namespace": "lorafleet-system", "name": "lorafleet-port-keys", "uid": "uid-keys"}
     fake.add("secrets", {"metadata": meta, "data": data}, group="/api/v1")
     pool = custom("LoraPool", "smol", "serving")
     pool["metadata"]["uid"] = POOL_UID

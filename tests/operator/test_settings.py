@@ -2,6 +2,7 @@
 
 import pytest
 
+from lorafleet_operator.core.port_keys import Period
 from lorafleet_operator.core.snapshot import Neighbours
 from lorafleet_operator.errors import SettingsError
 from lorafleet_operator.settings import read_settings
@@ -19,6 +20,7 @@ def test_two_variables_suffice() -> None:
     assert (settings.deployment, settings.watch_namespaces, settings.health_port) == (None, (), 8080)
     assert settings.pod_name
     assert settings.engine.neighbours is None
+    assert settings.rotation.every is None
 
 
 def test_everything_can_be_set() -> None:
@@ -32,6 +34,8 @@ def test_everything_can_be_set() -> None:
             "LORAFLEET_LEASE_NAME": "lease",
             "LORAFLEET_HEALTH_PORT": "9000",
             "LORAFLEET_LOG_LEVEL": "debug",
+            "LORAFLEET_ROTATE_PORT_KEYS_EVERY": "720h",
+            "LORAFLEET_PORT_KEYS_QUIET": "5m",
             "LORAFLEET_POLICY_INSTANCE": "main",
             "LORAFLEET_MONITORING_NAMESPACES": "ops, metrics",
         }
@@ -40,6 +44,7 @@ def test_everything_can_be_set() -> None:
     assert (settings.pod_name, settings.deployment, settings.lease_name) == ("operator-1", "operator", "lease")
     assert (settings.engine.pull_policy, settings.watch_namespaces) == ("Never", ("a", "b"))
     assert (settings.health_port, settings.log_level) == (9000, "DEBUG")
+    assert settings.rotation == Period(every=720 * 3600.0, quiet=300.0)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +53,8 @@ def test_everything_can_be_set() -> None:
         {"LORAFLEET_NAMESPACE": ""},
         {"LORAFLEET_ENGINE_IMAGE": ""},
         {"LORAFLEET_ENGINE_PULL_POLICY": "Sometimes"},
+        {"LORAFLEET_ROTATE_PORT_KEYS_EVERY": "monthly"},
+        {"LORAFLEET_PORT_KEYS_QUIET": "2"},
         {"LORAFLEET_HEALTH_PORT": "http"},
         {"LORAFLEET_HEALTH_PORT": "70000"},
     ],

@@ -1,8 +1,8 @@
 """An API server for tests of commands: objects from a dictionary over real HTTP, port forwarding to any local port.
 
 It runs in a thread, since commands have an event loop of their own. It knows lists (by labels, and events by the object
-they are about), single objects (and takes new ones in their place), and websockets on pods/portforward; all else is
-404 or 403, as told.
+they are about), single objects (and takes new ones in their place, by resourceVersion), events that are put beside an
+object, and websockets on pods/portforward; all else is 404 or 403, as told.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ class FakeApi:
     ports: dict[str, int] = field(default_factory=dict)
     forbidden: tuple[str, ...] = ()
     asked: list[str] = field(default_factory=list)
+    events: list[Object] = field(default_factory=list)
     kubeconfig: Path = Path()
 
     def add(self, plural: str, found: Object, group: str = "/apis/lorafleet.io/v1alpha1") -> None:
@@ -45,13 +46,23 @@ class FakeApi:
         if path.endswith("/portforward"):
             return await self._forward(request, path.split("/")[-2])
         if path in self.objects:
-            if request.method == "PUT":
-                self.objects[path] = await request.json()
+            if request.method == "PUT" and not self._replace(path, await request.json()):
+                return self._status(409, "Conflict", f"{path} has changed")
             return web.json_response(self.objects[path])
+        if request.method == "POST" and path.endswith("/events"):
+            self.events.append(await request.json())
         items = [each for key, each in self.objects.items() if self._listed(key, path) and self._wanted(each, request)]
         if items or path.split("/")[-1] in ("lorapools", "loraadapters", "tenants", "pods", "events"):
             return web.json_response({"kind": "List", "metadata": {}, "items": items})
         return self._status(404, "NotFound", f"{path} not found")
+
+    def _replace(self, path: str, body: Object) -> bool:
+        seen, kept = (each["metadata"].get("resourceVersion") for each in (body, self.objects[path]))
+        if seen is not None and seen != kept:
+            return False
+        meta = body["metadata"] if kept is None else {**body["metadata"], "resourceVersion": str(int(kept) + 1)}
+        self.objects[path] = {**body, "metadata": meta}
+        return True
 
     def _listed(self, key: str, path: str) -> bool:
         home, _, _ = key.rpartition("/")
@@ -98,14 +109,14 @@ class FakeApi:
 
 
 @contextmanager
-def run_in_thread(app: web.Application) -> Iterator[int]:
-    """An application on a local port."""
+def run_in_thread(app: web.Application, host: str = "127.0.0.1", number: int = 0) -> Iterator[int]:
+    """An application on a local port, any that is free for 0."""
     ready, stop, ports = threading.Event(), asyncio.Event(), []
 
     async def serve() -> None:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, host, number).start()
         ports.append(runner.addresses[0][1])
         ready.set()
         await stop.wait()

@@ -1,27 +1,23 @@
 """`lorafleet ports rotate`: new keys for the engines' three ports, without a request dropped and without a restart.
 
-Called by the `lorafleet` command. Each step waits until the engines themselves say that it has reached them: a new
-token is accepted everywhere before anybody uses it, and an old one is taken back when nobody does any more. A command
-that was stopped goes on where it was. Its user needs: get and update on the Secret `lorafleet-port-keys`, list on pools
-and pods of all namespaces, and get and create on pods/portforward.
+Called by the `lorafleet` command. Each step waits until the engines themselves say that it has reached them (see
+shell/rotation.py, which the operator's own period uses, too). A command that was stopped goes on where it was. Its user
+needs: get and update on the Secret `lorafleet-port-keys`, list on pools and pods of all namespaces, and get and create
+on pods/portforward.
 """
 
 import argparse
 import asyncio
-import base64
-import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
 
 from lorafleet_contracts.admin import METRICS_PATH, PortName
 from lorafleet_contracts.durations import DURATION_PATTERN, parse_seconds
 from lorafleet_contracts.names import LABEL_POOL, PORT_KEYS_SECRET, EnginePort
-from lorafleet_contracts.tokens import TOKEN_USED_METRIC, port_token, token_mark
 from lorafleet_kube.api import KubeApi
 from lorafleet_kube.errors import KubeError
 from lorafleet_kube.forward import forward
@@ -29,8 +25,10 @@ from lorafleet_kube.paths import PODS, SECRETS
 from lorafleet_operator.cli.connection import AbsentError, add_connection_options, open_api, read_all, read_one
 from lorafleet_operator.cli.output import fail
 from lorafleet_operator.cli.record import record
-from lorafleet_operator.shell.credentials import KEY_BYTES, NEXT, PREVIOUS, read_port_keys
+from lorafleet_operator.core.port_keys import PREVIOUS, EngineUses, Mark, PortKeys, Stage, accepting
+from lorafleet_operator.shell.credentials import read_port_keys
 from lorafleet_operator.shell.kinds import LORA_POOLS
+from lorafleet_operator.shell.rotation import Rotation, name_some, read_uses
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -40,13 +38,10 @@ ANSWER_SECONDS = 10.0
 PAUSE_SECONDS = 1.0
 LEAST_QUIET_SECONDS = 15.0
 """Gateways and operator ask an engine at least this often, so whoever still has an old token shows within this time."""
-NAMED = 5
-"""Engines that a message names."""
-
-Mark = tuple[str, str]
-"""A port, and what one of its tokens is called."""
-Uses = Mapping[Mark, float]
-"""When each accepted token was last used; the engine's clock."""
+WAITS_FOR = {
+    Stage.OFFERED: "engines that do not accept the new tokens yet",
+    Stage.REPLACED: "engines where an old token was used of late, or that do not say",
+}
 
 
 class UnfinishedError(Exception):
@@ -60,15 +55,6 @@ class Terms:
     namespace: str
     quiet: float
     patience: float
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """What one ready engine says of its tokens; no `uses`: it does not say."""
-
-    name: str
-    pool_uid: str
-    uses: Uses | None
 
 
 def register(subparsers: "Subparsers") -> None:
@@ -90,92 +76,62 @@ async def rotate_ports(api: KubeApi, terms: Terms, tell: Callable[[str], None]) 
     connector = aiohttp.TCPConnector(force_close=True)
     limits = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
     async with aiohttp.ClientSession(connector=connector, timeout=limits) as session:
-        await _Rotation(api, session, terms, tell).run()
+        await _Command(api, session, terms, tell).run()
 
 
-Lagging = Callable[[list[Engine]], list[str]]
-"""Names of the engines that a step still waits for."""
+class _Command:
+    """A rotation as somebody waits for it, beside an operator that may carry it on as well."""
 
-
-class _Rotation:
     def __init__(self, api: KubeApi, session: aiohttp.ClientSession, terms: Terms, tell: Callable[[str], None]) -> None:
         self._api = api
         self._session = session
         self._terms = terms
         self._tell = tell
-        self._secret: dict[str, Any] = {}
+        self._rotation = Rotation(api, self._engines, terms.quiet)
 
     async def run(self) -> None:
-        """All four steps, or those that are left."""
-        self._secret = await read_one(self._api, ("Secret", SECRETS), self._terms.namespace, PORT_KEYS_SECRET)
-        if not self._has(NEXT) and not self._has(PREVIOUS):
-            fresh = {port.value + NEXT: _encode(secrets.token_hex(KEY_BYTES)) for port in PortName}
-            await self._replace(self._data() | fresh)
-        if self._has(NEXT):
-            self._tell("1/4 there are new keys; waiting until every engine accepts their tokens")
-            await self._wait("engines that do not accept the new tokens yet", self._not_accepting)
-            data = self._data()
-            new = {port.value: data[port.value + NEXT] for port in PortName}
-            await self._replace(new | {port.value + PREVIOUS: data[port.value] for port in PortName})
-        self._tell(
-            f"2/4 the new keys are in use; waiting until nobody has used an old one for {self._terms.quiet:.0f} s"
-        )
-        await self._wait("engines where an old token was used of late, or that do not say", self._still_used())
-        old = {mark for uid in await self._pool_uids() for mark in self._marks(uid, PREVIOUS)}
-        await self._replace({port.value: self._data()[port.value] for port in PortName})
+        """All steps, or those that are left."""
+        old: frozenset[Mark] = frozenset()
+        stage: Stage | None = None
+        while True:
+            secret = await read_one(self._api, ("Secret", SECRETS), self._terms.namespace, PORT_KEYS_SECRET)
+            keys = read_port_keys(secret)
+            if keys.stage is Stage.RESTING and stage not in (None, Stage.RESTING):
+                break
+            if keys.stage is not stage:
+                stage, deadline = keys.stage, time.monotonic() + self._terms.patience
+                self._tell_stage(stage)
+            if stage is Stage.REPLACED:
+                old = frozenset[Mark]().union(*(keys.marks(uid, PREVIOUS) for uid in await self._pool_uids()))
+            look = await self._rotation.look(secret)
+            if look.waiting:
+                await self._pause(WAITS_FOR[stage], look.waiting, deadline)
         self._tell("3/4 the old keys are gone; waiting until every engine refuses their tokens")
-        await self._wait("engines that still accept an old token", lambda engines: _accepting(engines, old))
-        await record(self._api, self._secret, "PortKeysRotated", "rotated the keys of the engines' ports")
+        deadline = time.monotonic() + self._terms.patience
+        while names := accepting(old, await self._engines(keys)):
+            await self._pause("engines that still accept an old token", names, deadline)
+        await record(self._api, secret, "PortKeysRotated", "rotated the keys of the engines' ports")
         self._tell("4/4 done: only tokens of the new keys are accepted")
 
-    def _not_accepting(self, engines: list[Engine]) -> list[str]:
-        return [
-            each.name
-            for each in engines
-            if each.uses is None or not set(self._marks(each.pool_uid, NEXT)) <= each.uses.keys()
-        ]
+    def _tell_stage(self, stage: Stage) -> None:
+        if stage is Stage.OFFERED:
+            self._tell("1/4 there are new keys; waiting until every engine accepts their tokens")
+        elif stage is Stage.REPLACED:
+            quiet = f"{self._terms.quiet:.0f} s"
+            self._tell(f"2/4 the new keys are in use; waiting until nobody has used an old one for {quiet}")
 
-    def _still_used(self) -> Lagging:
-        """Tells engines on which an old token was used within the quiet time, by this process's own clock."""
-        seen: dict[tuple[str, Mark], float] = {}
-        moved: dict[str, float] = {}
-        begun = time.monotonic()
+    async def _pause(self, what: str, names: Sequence[str], deadline: float) -> None:
+        """Wait a little for engines. Raises UnfinishedError after the deadline."""
+        if time.monotonic() > deadline:
+            raise UnfinishedError(
+                f"{what}, after {self._terms.patience:.0f} s: {name_some(names)}. Nothing is broken: "
+                f"what is in use is accepted. See that the operator runs, that the pools are Accepted, that the "
+                f"engines answer and that you may reach them (kubectl auth can-i create pods/portforward -A), "
+                f"then run the command again: it goes on from here"
+            )
+        await asyncio.sleep(PAUSE_SECONDS)
 
-        def name(engines: list[Engine]) -> list[str]:
-            now = time.monotonic()
-            for each in engines:
-                for mark in self._marks(each.pool_uid, PREVIOUS):
-                    used = (each.uses or {}).get(mark, 0.0)
-                    if seen.setdefault((each.name, mark), used) != used:
-                        seen[each.name, mark], moved[each.name] = used, now
-            late = now - self._terms.quiet
-            return [each.name for each in engines if each.uses is None or moved.get(each.name, begun) > late]
-
-        return name
-
-    def _marks(self, pool_uid: str, suffix: str) -> list[Mark]:
-        keys = read_port_keys(self._secret).by_entry
-        return [
-            (port.value, token_mark(port_token(keys[port.value + suffix], pool_uid, port)))
-            for port in PortName
-            if port.value + suffix in keys
-        ]
-
-    async def _wait(self, what: str, lagging: Lagging) -> None:
-        """Ask all ready engines until none lags."""
-        deadline = time.monotonic() + self._terms.patience
-        while names := lagging(await self._engines()):
-            if time.monotonic() > deadline:
-                more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-                raise UnfinishedError(
-                    f"{what}, after {self._terms.patience:.0f} s: {', '.join(names[:NAMED])}{more}. Nothing is broken: "
-                    f"what is in use is accepted. See that the operator runs, that the pools are Accepted, that the "
-                    f"engines answer and that you may reach them (kubectl auth can-i create pods/portforward -A), "
-                    f"then run the command again: it goes on from here"
-                )
-            await asyncio.sleep(PAUSE_SECONDS)
-
-    async def _engines(self) -> list[Engine]:
+    async def _engines(self, keys: PortKeys) -> list[EngineUses]:
         pools = {
             (str(each["metadata"]["namespace"]), str(each["metadata"]["name"])): str(each["metadata"]["uid"])
             for each in await read_all(self._api, LORA_POOLS, None)
@@ -186,16 +142,15 @@ class _Rotation:
             meta = pod["metadata"]
             uid = pools.get((meta["namespace"], meta["labels"][LABEL_POOL]))
             if uid is not None:
-                asked.append(self._ask((meta["namespace"], meta["name"]), uid))
+                asked.append(self._ask((meta["namespace"], meta["name"]), uid, keys))
         return list(await asyncio.gather(*asked))
 
     async def _pool_uids(self) -> list[str]:
         return [str(each["metadata"]["uid"]) for each in await read_all(self._api, LORA_POOLS, None)]
 
-    async def _ask(self, pod: tuple[str, str], pool_uid: str) -> Engine:
+    async def _ask(self, pod: tuple[str, str], pool_uid: str, keys: PortKeys) -> EngineUses:
         """What an engine says, asked with the token that is in use."""
-        key = read_port_keys(self._secret).by_entry[PortName.STATE.value]
-        headers = {"authorization": f"Bearer {port_token(key, pool_uid, PortName.STATE)}"}
+        headers = {"authorization": f"Bearer {keys.tokens_for(pool_uid).by_port[PortName.STATE.value][0]}"}
         uses = None
         try:
             async with (
@@ -206,39 +161,13 @@ class _Rotation:
                     uses = read_uses(await answer.text())
         except (aiohttp.ClientError, TimeoutError, OSError):
             pass
-        return Engine("/".join(pod), pool_uid, uses)
-
-    def _data(self) -> dict[str, str]:
-        return dict(self._secret.get("data") or {})
-
-    def _has(self, suffix: str) -> bool:
-        return all(port.value + suffix in self._data() for port in PortName)
-
-    async def _replace(self, data: Mapping[str, str]) -> None:
-        path = SECRETS.path(self._terms.namespace, PORT_KEYS_SECRET)
-        body = {"apiVersion": "v1", "kind": "Secret", **self._secret, "data": dict(data)}
-        self._secret = await self._api.request("PUT", path, body=body)
-
-
-def read_uses(metrics: str) -> Uses:
-    """The series of an engine's tokens out of its metrics."""
-    lines = "\n".join(line for line in metrics.splitlines() if line.startswith(TOKEN_USED_METRIC + "{"))
-    samples = (sample for family in text_string_to_metric_families(lines) for sample in family.samples)
-    return {(each.labels["port"], each.labels["token"]): each.value for each in samples}
-
-
-def _accepting(engines: Iterable[Engine], marks: Set[Mark]) -> list[str]:
-    return [each.name for each in engines if each.uses is None or marks & each.uses.keys()]
+        return EngineUses("/".join(pod), pool_uid, uses)
 
 
 def _ready(pod: Mapping[str, Any]) -> bool:
     """Whether requests may be on their way to it."""
     conditions: Iterable[Mapping[str, Any]] = (pod.get("status") or {}).get("conditions") or ()
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-
-
-def _encode(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lorafleet_operator.core.port_keys import PortKeys
 from lorafleet_operator.shell.admin import EngineAdmin
-from lorafleet_operator.shell.credentials import PortKeys
 from lorafleet_operator.shell.engines import EngineLinks
 from lorafleet_operator.shell.execute import Executor
 from lorafleet_operator.shell.metrics import Metrics

@@ -2,13 +2,13 @@
 
 import logging
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from lorafleet_contracts.names import API_VERSION, FIELD_MANAGER
 from lorafleet_kube.api import KubeApi
 from lorafleet_kube.errors import ApiError
 from lorafleet_operator.core.actions import Apply, Delete, StatusWrite, Warn
+from lorafleet_operator.shell.events import Event
 from lorafleet_operator.shell.kinds import BY_NAME, EVENTS
 from lorafleet_operator.shell.lease import Lease
 
@@ -16,8 +16,6 @@ log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
 GONE, CONFLICT = 404, 409
-MESSAGE_LIMIT = 1024
-"""The API server refuses longer messages of events."""
 
 
 class Cluster:
@@ -71,27 +69,13 @@ class Cluster:
 
     async def warn(self, warning: Warn) -> None:
         """Put an event beside an object; one that is there already is as good. Raises as `apply`."""
-        about, now = warning.about, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        body = {
-            "metadata": {"name": warning.name, "namespace": about.namespace},
-            "involvedObject": {
-                "apiVersion": API_VERSION,
-                "kind": about.kind,
-                "namespace": about.namespace,
-                "name": about.name,
-                "uid": about.uid,
-            },
-            "type": warning.type,
-            "reason": warning.reason,
-            "message": warning.message[:MESSAGE_LIMIT],
-            "source": {"component": FIELD_MANAGER},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
+        written = warning.about
+        about = {"apiVersion": API_VERSION, "kind": written.kind}
+        about |= {"namespace": written.namespace, "name": written.name, "uid": written.uid}
+        event = Event(about, warning.reason, warning.message, FIELD_MANAGER, warning.type)
         self._lease.check()
         try:
-            await self._api.request("POST", EVENTS.path(about.namespace), body=body)
+            await self._api.request("POST", EVENTS.path(written.namespace), body=event.body(name=warning.name))
         except ApiError as error:
             if error.code != CONFLICT:
                 raise

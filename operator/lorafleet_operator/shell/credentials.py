@@ -1,45 +1,27 @@
-"""The installation's port keys and each pool's tokens. Called by main.py and observe.py. Never logs a key or token."""
+"""The Secret with the installation's port keys. Called by main.py and rotation.py. Never logs a key or token."""
 
 import base64
 import logging
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from lorafleet_contracts.admin import PortName
 from lorafleet_contracts.names import PORT_KEYS_SECRET
-from lorafleet_contracts.tokens import port_token
 from lorafleet_kube.api import KubeApi
 from lorafleet_kube.errors import ApiError
 from lorafleet_kube.paths import SECRETS
-from lorafleet_operator.core.snapshot import PoolTokens
+from lorafleet_operator.core.port_keys import PortKeys
 from lorafleet_operator.shell.lease import Lease, OwnersOf
 
 log = logging.getLogger(__name__)
 
-NEXT, PREVIOUS = "-next", "-previous"
 KEY_BYTES = 32
 NOT_FOUND, CONFLICT = 404, 409
 
 
-@dataclass(frozen=True, slots=True)
-class PortKeys:
-    """Random keys, one a port; while they rotate each has its successor or its predecessor beside it."""
-
-    by_entry: Mapping[str, bytes] = field(repr=False)
-
-    def tokens_for(self, pool_uid: str) -> PoolTokens:
-        """What a pool's engines accept: the token of the current key, then those of its successor and predecessor."""
-        return PoolTokens({port.value: self._accepted(pool_uid, port) for port in PortName})
-
-    def _accepted(self, pool_uid: str, port: PortName) -> tuple[str, ...]:
-        found = (self.by_entry.get(port.value + suffix) for suffix in ("", NEXT, PREVIOUS))
-        return tuple(port_token(key, pool_uid, port) for key in found if key)
-
-
 def read_port_keys(secret: Mapping[str, Any]) -> PortKeys:
-    """The keys of a Secret as the API server shows it. Also used by `lorafleet ports`."""
+    """The keys of a Secret as the API server shows it."""
     data = secret.get("data") or {}
     return PortKeys({name: base64.b64decode(value).strip() for name, value in data.items()})
 
@@ -53,12 +35,9 @@ class PortKeyStore:
         self._namespace = namespace
         self._owners = owners
 
-    async def load(self) -> PortKeys:
-        """Read the keys; the leader makes them where there are none. Raises NotLeadingError or KubeError."""
-        found = await self._get()
-        if found is None:
-            found = await self._create()
-        return read_port_keys(found)
+    async def load(self) -> dict[str, Any]:
+        """Read the Secret; the leader makes it where there is none. Raises NotLeadingError or KubeError."""
+        return await self._get() or await self._create()
 
     async def _get(self) -> dict[str, Any] | None:
         try:

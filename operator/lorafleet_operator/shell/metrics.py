@@ -34,6 +34,11 @@ class Metrics:
         )
         difference.set_function(lambda: max(self._differences.values(), default=0))
         self.calls = Counter("lorafleet_operator_engine_calls", "Admin calls.", ["call"], registry=self.registry)
+        self.port_keys_due = Gauge(
+            "lorafleet_operator_port_keys_due_timestamp_seconds",
+            "Since or from when on the port keys are to be rotated (0: never).",
+            registry=self.registry,
+        )
 
     def note_difference(self, pool: str, percent: int | None) -> None:
         """A pool (by uid) whose engines' memory is so far off; None: not known, or the pool is gone."""

@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass, replace
 
+from lorafleet_operator.core.port_keys import PortKeys
 from lorafleet_operator.core.snapshot import (
     EngineDefaults,
     InspectionKey,
@@ -13,7 +14,6 @@ from lorafleet_operator.core.snapshot import (
     Workload,
 )
 from lorafleet_operator.shell.calls import PoolCalls
-from lorafleet_operator.shell.credentials import PortKeys
 from lorafleet_operator.shell.engines import EngineLinks
 from lorafleet_operator.shell.load import LoadMeter
 from lorafleet_operator.shell.objects import AppliedObjects

@@ -129,6 +129,11 @@ class Watches:
         found = self._pools.get(key)
         return found.value if found else None
 
+    def pool_uid(self, key: PoolKey) -> str | None:
+        """One pool's uid."""
+        found = self._pools.get(key)
+        return found.value.meta.uid if found else None
+
     def pool_keys(self) -> list[PoolKey]:
         """All pools."""
         return self._pools.pools()

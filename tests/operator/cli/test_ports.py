@@ -1,70 +1,28 @@
 """`lorafleet ports rotate` against engines that follow the Secret as slowly as the test likes."""
 
-import base64
+import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import pytest
 from aiohttp import web
 
-from lorafleet_contracts.admin import PortName
-from lorafleet_contracts.tokens import TOKEN_USED_METRIC, port_token, token_mark, token_matches
 from lorafleet_kube.access import load_access
 from lorafleet_kube.api import connect
 from lorafleet_operator.cli.ports import Terms, UnfinishedError, register, rotate_ports
-from lorafleet_operator.shell.credentials import NEXT, PREVIOUS, PortKeys, read_port_keys
+from lorafleet_operator.core.port_keys import NEXT, PREVIOUS
+from lorafleet_operator.shell.rotation import Rotation
 from tests.support.commands import custom, run_command
 from tests.support.fake_api import FakeApi, run_in_thread
+from tests.support.port_keys import OLD, PATH, FollowingEngine, keys_of, put_keys
 
-PATH = "/api/v1/namespaces/lorafleet-system/secrets/lorafleet-port-keys"
-UID = "uid-demo-smol"
-OLD = {port.value: f"old {port.value}".encode() for port in PortName}
 FAST = Terms("lorafleet-system", quiet=0.0, patience=5.0)
 HASTY = Terms("lorafleet-system", quiet=0.0, patience=0.0)
-
-
-@dataclass
-class FollowingEngine:
-    """Accepts what the Secret says. `deaf`: what it said at the start; `late`: looks at which an old token is used."""
-
-    api: FakeApi
-    deaf: bool = False
-    late: int = 0
-    uses: list[list[str]] = field(default_factory=list)
-
-    async def metrics(self, request: web.Request) -> web.Response:
-        """The series of its tokens, for who knows the state port's."""
-        keys = PortKeys(OLD) if self.deaf else keys_of(self.api)
-        tokens = keys.tokens_for(UID).by_port
-        scheme, _, token = request.headers["authorization"].partition(" ")
-        if scheme != "Bearer" or not token_matches(token, list(tokens["state"])):
-            return web.Response(status=401)
-        old = {port_token(OLD[port.value], UID, port) for port in PortName}
-        self.late -= PREVIOUS in "".join(keys.by_entry)
-        lines = [
-            f'{TOKEN_USED_METRIC}{{port="{port}",token="{token_mark(each)}"}} '
-            f"{1.7e9 + (max(self.late, 0) if each in old else 0)}"
-            for port, accepted in tokens.items()
-            for each in accepted
-        ]
-        self.uses.append(sorted(keys.by_entry))
-        return web.Response(text="\n".join(["# HELP other", "other 1", *lines]))
-
-
-def keys_of(api: FakeApi) -> PortKeys:
-    return read_port_keys(api.objects[PATH])
-
-
-def put_keys(api: FakeApi, **entries: bytes) -> None:
-    data = {name: base64.b64encode(key).decode() for name, key in entries.items()}
-    meta = {"namespace": "lorafleet-system", "name": "lorafleet-port-keys", "resourceVersion": "7"}
-    api.add("secrets", {"metadata": meta, "data": data}, group="/api/v1")
 
 
 @pytest.fixture
 def engine(fake_api: FakeApi) -> Iterator[FollowingEngine]:
     """The engine of the one ready pod; another pod is not ready and answers nothing."""
-    put_keys(fake_api, **OLD)
+    put_keys(fake_api)
     fake_api.add("lorapools", custom("LoraPool", "smol"))
     for name, ready in (("smol-shared-0", "True"), ("smol-shared-1", "False")):
         meta = {"name": name, "namespace": "demo", "labels": {"lorafleet.io/pool": "smol"}}
@@ -132,3 +90,16 @@ def test_what_is_missing_and_what_is_too_short_is_told(fake_api: FakeApi, capsys
     with pytest.raises(SystemExit):
         run_command(register, "ports", "rotate", "--quiet", "5s")
     assert "less than 15s" in capsys.readouterr().err
+
+
+async def test_an_operator_that_goes_on_with_it_meanwhile_is_no_hindrance(engine: FollowingEngine) -> None:
+    async def look_on() -> None:
+        async with connect(await load_access()) as api:
+            while engine.api.objects[PATH]["data"].keys() != OLD.keys() or keys_of(engine.api).by_entry == OLD:
+                await Rotation(api, engine.tell, 0.0).look(engine.api.objects[PATH])
+
+    async with asyncio.TaskGroup() as group:
+        told = group.create_task(rotate(FAST))
+        group.create_task(look_on())
+    assert told.result()[-1].startswith("4/4")
+    assert keys_of(engine.api).by_entry.keys() == OLD.keys()
