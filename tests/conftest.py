@@ -15,6 +15,5 @@ def pytest_configure(config: pytest.Config) -> None:
     """A run whose laws are tried in many cases leaves records. No case has a deadline: a busy machine would miss it."""
     settings.register_profile("patient", deadline=None)
     settings.load_profile("patient")
-    wanted = os.environ.get("LORAFLEET_CASES")
-    if wanted:
-        config.pluginmanager.register(LawRecords(int(wanted)))
+    if os.environ.get("LORAFLEET_CASES"):
+        config.pluginmanager.register(LawRecords())

@@ -30,10 +30,10 @@ held by tests of the operator (`tests/operator/shell/test_engine_ports.py`, `tes
 LAWS = """
 ## Laws
 
-Property tests, each law tried in so many cases by hypothesis (a law whose one case is a whole simulation in a tenth or
-a hundredth of them), all held:
+Property tests, each law tried in so many different cases by hypothesis (a law whose one case is a walk of many steps in
+a tenth of them), all held. Seconds are those of all processes together:
 
-| module | laws | cases | seconds | measured |
+| module | laws | cases of each | seconds | measured |
 |---|---|---|---|---|
 """
 STEPS = {"traffic": "traffic whole", "back": "adapters back after its return", "ready": "all Ready"}
@@ -64,14 +64,16 @@ def _fault_row(record: Any) -> str:
 
 
 def _laws_row(record: Any) -> str:
-    seconds = record["seconds"]
-    cells = [f"`{record['module']}`", len(seconds), record["cases"], f"{sum(seconds.values()):.0f}", _measured(record)]
+    seconds, tried = record["seconds"], record["cases"].values()
+    cases = str(min(tried)) if min(tried) == max(tried) else f"{min(tried)} to {max(tried)}"
+    cells = [f"`{record['module']}`", len(seconds), cases, f"{sum(seconds.values()):.0f}", _measured(record)]
     return "| " + " | ".join(map(str, cells)) + " |\n"
 
 
 def _measured(record: Any) -> str:
+    processes = f", {record['processes']} processes" if "processes" in record else ""
     beside = f"; {record['conditions']}" if "conditions" in record else ""
-    return f"{record['date']}, {record['machine']}{beside}"
+    return f"{record['date']}, {record['machine']}{processes}{beside}"
 
 
 REMEMBERED = (

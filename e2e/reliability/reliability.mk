@@ -6,9 +6,12 @@ TRAFFIC_SECONDS ?= 3600
 LAWS := tests/engine/scheduler tests/engine/memory tests/engine/adapters
 RECORDED := LORAFLEET_RECORDS=$(CURDIR)/docs/reliability
 
-.PHONY: test-long faults reliability
-test-long: $(STAMP) binaries-apiserver assets envoy-binary cluster-up images ## Soaks, fuzzers, laws with 10^5 cases, long faults (hours; see CASES, CYCLES, TRAFFIC_SECONDS)
-	$(RECORDED) LORAFLEET_CASES=$(CASES) $(BIN)/pytest $(BESIDE) --timeout=0 -m "not gpu" $(LAWS)
+.PHONY: test-long laws faults reliability
+laws: $(STAMP) ## Property tests of LAWS in CASES cases each, on all cores, and a record of each module
+	$(RECORDED) $(BIN)/python -m e2e.reliability.laws --cases $(CASES) $(LAWS)
+	@$(BIN)/python -m e2e.reliability
+
+test-long: laws binaries-apiserver assets envoy-binary cluster-up images ## Soaks, fuzzers, laws with 10^5 cases, long faults (hours; see CASES, CYCLES, TRAFFIC_SECONDS)
 	$(RECORDED) LORAFLEET_CYCLES=$(CYCLES) LORAFLEET_TRAFFIC_SECONDS=$(TRAFFIC_SECONDS) \
 	  $(BIN)/pytest --timeout=0 -m "long and not gpu" tests
 	$(RECORDED) $(BIN)/pytest -m "e2e and long" e2e

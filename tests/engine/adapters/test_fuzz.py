@@ -28,7 +28,7 @@ from tests.support.cases import cases
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 SECONDS = 8.0
-fuzzing = settings(max_examples=cases(12, one_in=10), deadline=None, suppress_health_check=list(HealthCheck))
+fuzzing = settings(max_examples=cases(12), deadline=None, suppress_health_check=list(HealthCheck))
 
 PEFT_0_3 = {
     "base_model_name_or_path": "base", "bias": "none", "fan_in_fan_out": False, "inference_mode": True,

@@ -50,7 +50,7 @@ def read(config: dict[str, Any]) -> Any:
             return None
 
 
-@settings(max_examples=cases(150, one_in=10), deadline=None)
+@settings(max_examples=cases(150), deadline=None)
 @given(config=configs)
 def test_the_same_modules_as_in_peft(config: dict[str, Any]) -> None:
     ours = read(config)
@@ -76,7 +76,7 @@ KEYS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=cases(60, one_in=10), deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 @given(keys=some.lists(some.sampled_from(KEYS), unique=True, max_size=5))
 def test_the_same_keys_as_in_peft(keys: list[str]) -> None:
     ours = ValuePattern({key: key for key in keys}, Patience())

@@ -56,17 +56,23 @@ def shapes(draw: st.DrawFn) -> ModelShape:
     return ModelShape(draw(st.integers(1, 4)), hidden, draw(st.integers(1, 12)) * 8, heads, kv_heads, dim, 100)
 
 
+RANKS = st.lists(st.integers(0, 9), min_size=len(PROJECTIONS), max_size=len(PROJECTIONS))
+"""Of one layer's modules."""
+
+
 @settings(max_examples=cases(100), deadline=None)
-@given(shapes(), st.integers(0, 9), st.sampled_from([2, 4]))
-def test_granules_divide_everything(shape: ModelShape, rank: int, dtype_bytes: int) -> None:
+@given(shapes(), st.lists(RANKS, min_size=4, max_size=4), st.sampled_from([2, 4]))
+def test_granules_divide_everything(shape: ModelShape, drawn: list[list[int]], dtype_bytes: int) -> None:
     geometry = pool_geometry(shape, dtype_bytes)
     assert geometry.page_elements % geometry.granule == 0
     assert geometry.cache_row % geometry.granule == 0
     sizes = [shape.projection(name) for name in PROJECTIONS]
     assert [(a * geometry.granule, b * geometry.granule) for a, b in geometry.module_granules] == sizes
     assert geometry.page_bytes == 16 * kv_bytes_per_token(shape, dtype_bytes)
-    ranks = [[rank + number for number in range(len(PROJECTIONS))]] * shape.layers
-    by_module = {(layer, name): rank + n for layer in range(shape.layers) for n, name in enumerate(PROJECTIONS)}
+    ranks = drawn[: shape.layers]
+    by_module = {
+        (layer, name): rank for layer, row in enumerate(ranks) for name, rank in zip(PROJECTIONS, row, strict=True)
+    }
     assert blob_bytes(geometry, ranks) == adapter_bytes_by_module(shape, by_module, dtype_bytes)
 
 
@@ -74,8 +80,7 @@ def test_granules_divide_everything(shape: ModelShape, rank: int, dtype_bytes: i
 @given(shapes(), st.data())
 def test_rows_are_whole_and_in_blob_order(shape: ModelShape, data: st.DataObject) -> None:
     geometry = pool_geometry(shape, 2)
-    each = st.lists(st.integers(0, 9), min_size=len(PROJECTIONS), max_size=len(PROJECTIONS))
-    ranks = data.draw(st.lists(each, min_size=shape.layers, max_size=shape.layers))
+    ranks = data.draw(st.lists(RANKS, min_size=shape.layers, max_size=shape.layers))
     rank = max(1, *map(max, ranks))
     slices, places = page_slices(geometry, ranks), row_places(geometry, ranks, rank)
     assert geometry.pages_of(ranks) == len(slices)

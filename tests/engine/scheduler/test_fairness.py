@@ -45,7 +45,7 @@ MENUS = st.lists(st.tuples(st.sampled_from([1, 5, 30, LONGEST - 1]), st.integers
 
 
 @pytest.mark.heavy
-@settings(max_examples=cases(40, one_in=100), deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 @example({"a": [(95, 1)], "b": [(1, 1)]}, 1.0, 24, False, "", 1)
 @example(
     {
@@ -200,7 +200,7 @@ def test_a_tenants_own_queue_is_never_jumped() -> None:
     assert world.scheduler.waiting == [*large, *small]
 
 
-@settings(max_examples=cases(40, one_in=10), deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 @given(st.lists(MENUS, min_size=2, max_size=6), st.integers(8, 40), st.booleans())
 def test_the_oldest_of_every_tenant_gets_on(menus: list[list[tuple[int, int]]], pages: int, overlapped: bool) -> None:
     """However many tenants keep asking, and for what: each oldest request ends within a bounded time."""

@@ -29,7 +29,7 @@ def request_sets(draw: st.DrawFn) -> list[Sequence]:
     return sequences
 
 
-@settings(max_examples=cases(60, one_in=10), deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 @given(request_sets(), st.integers(4, 30), st.booleans(), st.sampled_from(["", "tenant", "shared"]), st.data())
 def test_everyone_finishes_within_budgets_and_nothing_leaks(
     requests: list[Sequence], pages: int, overlapped: bool, prefix: str, data: st.DataObject
@@ -61,7 +61,7 @@ def test_everyone_finishes_within_budgets_and_nothing_leaks(
             assert request.tokens[request.prompt_length :] == expected(request)
 
 
-@settings(max_examples=cases(25, one_in=10), deadline=None)
+@settings(max_examples=cases(25), deadline=None)
 @given(st.integers(1, 9), st.integers(1, 4), st.booleans(), st.data())
 def test_rotation_bound(adapters: int, cap: int, overlapped: bool, data: st.DataObject) -> None:
     """When the cap on adapters binds, every sequence runs within ceil(live / cap) x QUANTUM steps."""
@@ -96,7 +96,7 @@ def test_who_would_fill_a_gap_at_the_turn_keeps_its_place() -> None:
 
 
 @pytest.mark.heavy
-@settings(max_examples=cases(40, one_in=100), deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 64), st.sampled_from([3, 40, 10_000])), min_size=1, max_size=12),
     st.integers(1, 8),

@@ -1,7 +1,7 @@
 """Runs a scheduler's plans as a device would, in ints: what every page holds is known and checked at every read."""
 
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from lorafleet_contracts.capacity import KV_BLOCK_TOKENS
@@ -37,7 +37,8 @@ def expected(sequence: Sequence) -> list[int]:
 @dataclass
 class Simulation:
     """Checks every plan; `overlapped` commits each one step late. `memory` says what each place of a page holds: whose
-    keys and values (version and tenant) of which tokens."""
+    keys and values (version and tenant) of which tokens, as the number of that text in `texts`, where it stands by the
+    number of all but its last token and that token. `prefixes` are the numbers of a sequence's texts by length."""
 
     scheduler: Scheduler
     pool: PagePool
@@ -49,7 +50,9 @@ class Simulation:
     last_run: dict[str, int] = field(default_factory=dict)
     stays: dict[str, tuple[int, int]] = field(default_factory=dict)
     served: Counter[str] = field(default_factory=Counter)
-    memory: dict[tuple[int, int], tuple[str, str, tuple[int, ...]]] = field(default_factory=dict)
+    memory: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0] * KV_BLOCK_TOKENS))
+    texts: dict[tuple[object, object], int] = field(default_factory=dict)
+    prefixes: dict[str, list[int]] = field(default_factory=dict)
     sampled: list[int] = field(default_factory=list)
     flying: tuple[StepPlan, list[int]] | None = None
 
@@ -118,14 +121,27 @@ class Simulation:
         return max(0, length - sequence.computed) if stay == sequence.stay else sequence.pending
 
     def write(self, sequence: Sequence, start: int, end: int) -> None:
+        texts = self.texts_of(sequence, end)
         for place in range(start, end):
-            self.memory[slot(sequence, place)] = (version(sequence), sequence.tenant, tokens(sequence, place + 1))
+            self.memory[sequence.pages[place // KV_BLOCK_TOKENS]][place % KV_BLOCK_TOKENS] = texts[place + 1]
 
     def read(self, sequence: Sequence, end: int) -> None:
-        for place in range(end):
-            whose, tenant, what = self.memory[slot(sequence, place)]
-            assert (whose, what) == (version(sequence), tokens(sequence, place + 1))
-            assert self.shared or tenant == sequence.tenant
+        held = [text for page in sequence.pages for text in self.memory[page]]
+        assert held[:end] == self.texts_of(sequence, end)[1 : end + 1]
+
+    def texts_of(self, sequence: Sequence, end: int) -> list[int]:
+        """Numbers of the sequence's first 0 to `end` tokens and maybe more, those in flight too."""
+        known = self.prefixes.get(sequence.request_id)
+        if known is None:
+            whose = "" if self.shared else sequence.tenant
+            known = self.prefixes[sequence.request_id] = [self.number_of(version(sequence), whose)]
+        for place in range(len(known) - 1, end):
+            token = sequence.tokens[place] if place < len(sequence.tokens) else token_at(sequence, place)
+            known.append(self.number_of(known[-1], token))
+        return known
+
+    def number_of(self, before: object, last: object) -> int:
+        return self.texts.setdefault((before, last), len(self.texts) + 1)
 
     def check(self, plan: StepPlan) -> None:
         sequences = [work.sequence for work in plan.works]
@@ -156,18 +172,8 @@ class Simulation:
         assert all(not sequence.pages for sequence in self.scheduler.waiting)
 
 
-def slot(sequence: Sequence, place: int) -> tuple[int, int]:
-    return sequence.pages[place // KV_BLOCK_TOKENS], place % KV_BLOCK_TOKENS
-
-
 def version(sequence: Sequence) -> str:
     return "" if sequence.adapter is None else sequence.adapter.key
-
-
-def tokens(sequence: Sequence, count: int) -> tuple[int, ...]:
-    """The first tokens, those in flight too."""
-    known = sequence.tokens[:count]
-    return (*known, *(token_at(sequence, place) for place in range(len(known), count)))
 
 
 def simulation(
