@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from e2e.fleet import Fleet, Object, forwarded
+from e2e.fleet import DEMO, NAMESPACE, Fleet, Object, forwarded
 from lorafleet_contracts.admin import STATE_PATH, EngineState
 from lorafleet_contracts.names import ENGINE_CA_KEY, LABEL_POOL, LABEL_TLS, EnginePort, engine_server_name, tls_secret
 
@@ -76,6 +76,13 @@ def engine_states(fleet: Fleet, only: str = "", pool: str = POOL) -> dict[str, E
             answer = client.get(STATE_PATH, headers={"authorization": f"Bearer {token}"})
         states[name] = EngineState.model_validate_json(answer.raise_for_status().content)
     return states
+
+
+def nudge(fleet: Fleet, number: int) -> None:
+    """Have the kubelets look at the mounts now: they do so when a pod changes, and else once in about a minute."""
+    for namespace, selector in ((DEMO, f"{LABEL_POOL}={POOL}"), (NAMESPACE, "app.kubernetes.io/component=gateway")):
+        words = ("pods", "-n", namespace, "-l", selector, "--overwrite", f"e2e/look={number}")
+        fleet.kubectl.run("annotate", *words)
 
 
 def adapter_bytes(fleet: Fleet) -> dict[str, int]:

@@ -10,12 +10,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 import pytest
 
 from e2e.client import Client
-from e2e.engines import POOL, reaching, ready_replicas
-from e2e.fleet import DEMO, NAMESPACE, Fleet
+from e2e.engines import POOL, nudge, reaching, ready_replicas
+from e2e.fleet import NAMESPACE, Fleet
 from e2e.traffic import tapping
 from e2e.waiting import NotInTimeError, wait_until
 from lorafleet_contracts.admin import METRICS_PATH, PortName
-from lorafleet_contracts.names import LABEL_POOL, PORT_KEYS_SECRET, EnginePort
+from lorafleet_contracts.names import PORT_KEYS_SECRET, EnginePort
 from lorafleet_operator.shell.rotation import ROTATED
 
 pytestmark = pytest.mark.long
@@ -42,13 +42,6 @@ def statuses(fleet: Fleet, pod: str, presented: dict[str, list[str]]) -> dict[st
             answer = client.get(path, headers={"authorization": f"Bearer {presented[name][0]}"})
         found[name] = answer.status_code
     return found
-
-
-def nudge(fleet: Fleet, number: int) -> None:
-    """Have the kubelets look at the mounts now: they do so when a pod changes, and else once in about a minute."""
-    for namespace, selector in ((DEMO, f"{LABEL_POOL}={POOL}"), (NAMESPACE, "app.kubernetes.io/component=gateway")):
-        words = ("pods", "-n", namespace, "-l", selector, "--overwrite", f"e2e/look={number}")
-        fleet.kubectl.run("annotate", *words)
 
 
 @contextmanager

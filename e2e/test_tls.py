@@ -1,4 +1,4 @@
-"""TLS to clients: a Secret renewed under traffic, and no request or connection lost; a certificate of the chart."""
+"""TLS to clients: a Secret renewed under traffic, no request or connection lost; a certificate of the operator's."""
 
 import base64
 import socket
@@ -111,7 +111,7 @@ def test_a_renewed_certificate_is_taken_under_traffic(site: Site) -> None:
 
 @pytest.fixture
 def own(fleet: Fleet, keys: Keys) -> Iterator[list[str]]:
-    """Settings with which the chart makes a certificate, there being no cert-manager; installed."""
+    """Settings with which the operator makes a certificate, there being no cert-manager; installed."""
     settings = ["gateway.tls.certificate.enabled=true", "gateway.tls.certificate.ipAddresses={127.0.0.1}"]
     fleet.install(*settings)
     yield settings
@@ -119,7 +119,7 @@ def own(fleet: Fleet, keys: Keys) -> Iterator[list[str]]:
 
 
 @pytest.mark.long
-def test_the_charts_own_certificate_serves_and_is_kept_by_an_upgrade(
+def test_the_operators_own_certificate_serves_and_is_kept_by_an_upgrade(
     fleet: Fleet, keys: Keys, own: list[str], tmp_path: Path
 ) -> None:
     made = fleet.get("secret", OWN, NAMESPACE)

@@ -47,7 +47,10 @@ class Ways:
 
 async def measure(settings: Settings) -> dict[str, Any]:
     """Run everything; returns the result with its details."""
-    async with set_stage() as stage, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+    async with (
+        set_stage() as stage,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=stage.trust)) as http,
+    ):
         key = make_key("acme", "t")
         ways = Ways(stage, Client(http, stage.engines, key), Client(http, (stage.gateway,), key))
         for way in (ways.direct, ways.gateway):

@@ -1,4 +1,4 @@
-"""The serving port of the benchmark's engines, in a process of its own. Started by stage.py: `python -m ... PORT...`.
+"""The benchmark's engines, in a process of their own. Started by stage.py: `python -m ... CERTIFICATE KEY PORT...`.
 
 It runs on what the real engine's server runs on and does as little as it can: a short answer at once, or a stream of
 as many events as `max_tokens` says, each written by itself and as fast as they are taken.
@@ -52,12 +52,13 @@ async def answer(scope: Message, receive: Callable[[], Awaitable[Message]], send
     await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
 
-async def serve(ports: list[int]) -> None:
-    """Serve on several loopback ports, one for each replica."""
+async def serve(certificate: str, key: str, ports: list[int]) -> None:
+    """Serve by TLS, as the real engine does, on several loopback ports, one for each replica."""
     options = {"host": "127.0.0.1", "log_level": "warning", "access_log": False, "lifespan": "off"}
+    options |= {"ssl_certfile": certificate, "ssl_keyfile": key}
     servers = [uvicorn.Server(uvicorn.Config(answer, port=port, **options)) for port in ports]
     await asyncio.gather(*(server.serve() for server in servers))
 
 
 if __name__ == "__main__":
-    uvloop.run(serve([int(port) for port in sys.argv[1:]]))
+    uvloop.run(serve(sys.argv[1], sys.argv[2], [int(port) for port in sys.argv[3:]]))

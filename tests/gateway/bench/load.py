@@ -3,12 +3,13 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 import aiohttp
 import orjson
 
-from tests.gateway.bench.stage import ADAPTERS, adapter_name
+from tests.gateway.bench.stage import ADAPTERS, ENGINE_NAME, adapter_name
 
 EVENT_END = b"\n\n"
 PROMPT = "word " * 200
@@ -16,7 +17,7 @@ PROMPT = "word " * 200
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A way to the engines: `urls` are asked in turn, with `key`."""
+    """A way to the engines: `urls` are asked in turn, with `key`, those with https in the engines' name."""
 
     http: aiohttp.ClientSession
     urls: Sequence[str]
@@ -43,7 +44,7 @@ async def count_chunks(client: Client, streams: int, chunks: int) -> float:
 
 
 async def _ask(client: Client, number: int, due: float) -> float:
-    async with client.http.post(_url(client, number), data=_body(number), headers=_headers(client)) as response:
+    async with _post(client, number, _body(number)) as response:
         await response.read()
         assert response.status == 200, await response.text()
     return (time.perf_counter() - due) * 1000
@@ -53,7 +54,7 @@ async def _read_stream(client: Client, number: int, chunks: int) -> int:
     body = _body(number, stream=True, max_tokens=chunks)
     found = 0
     last = b""
-    async with client.http.post(_url(client, number), data=body, headers=_headers(client)) as response:
+    async with _post(client, number, body) as response:
         assert response.status == 200, await response.text()
         async for part in response.content.iter_any():
             found += (last + part).count(EVENT_END)
@@ -61,12 +62,10 @@ async def _read_stream(client: Client, number: int, chunks: int) -> int:
     return found
 
 
-def _url(client: Client, number: int) -> str:
-    return client.urls[number % len(client.urls)] + "/v1/chat/completions"
-
-
-def _headers(client: Client) -> dict[str, str]:
-    return {"authorization": f"Bearer {client.key}", "content-type": "application/json"}
+def _post(client: Client, number: int, body: bytes) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    url = client.urls[number % len(client.urls)] + "/v1/chat/completions"
+    headers = {"authorization": f"Bearer {client.key}", "content-type": "application/json"}
+    return client.http.post(url, data=body, headers=headers, server_hostname=ENGINE_NAME)
 
 
 def _body(number: int, **fields: object) -> bytes:
