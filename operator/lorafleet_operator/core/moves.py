@@ -57,7 +57,7 @@ def _gain(draft: Draft, tally: Tally) -> tuple[float, int]:
     tally.load[source] -= share
     tally.needs[source] -= draft.need
     doubt = draft.need * (size - draft.need) / max(tally.bins[source].budget, 1) ** 2
-    limit = tally.burden(draft, source) - LEAST_GAIN - PRICE * tally.pull * share**2 - CROWDING * doubt
+    limit = tally.burden(draft, source) - LEAST_GAIN - PRICE * tally.pull * draft.seen**2 - CROWDING * doubt
     tally.load[source] += share
     tally.needs[source] += draft.need
     best, where = 0.0, source

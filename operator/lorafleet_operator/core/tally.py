@@ -33,13 +33,14 @@ HALVINGS, UNEVEN = 16, 1000.0
 class Draft:
     """One item on its way to places. It must be on `must` replicas, should be on `wish`, and keeps `keep` at most.
 
-    `share` is its load in even shares, `weight` how hard it is to place, `need` the bytes of a GPU that it takes in the
-    mean; `chosen` are the indices of its replicas and `reasons` why each; `safe` copies outlive the losses that the
-    policy speaks of; `firm` ones come first on the GPU.
+    `share` is its load in even shares, of which `seen` was asked for and is not only assumed; `weight` says how hard it
+    is to place, `need` the bytes of a GPU that it takes in the mean; `chosen` are the indices of its replicas and
+    `reasons` why each; `safe` copies outlive the losses that the policy speaks of; `firm` ones come first on the GPU.
     """
 
     item: Item
     share: float
+    seen: float
     weight: float
     must: int
     wish: int
@@ -78,15 +79,18 @@ class Tally:
         self.unit = [1.0 / (max(each.budget, 1) * fill) for each in bins]
         self.fill = [size * unit for size, unit in zip(self.others, self.unit, strict=True)]
         scale = count / total if total else 0.0
-        self.drafts = [self._draft(each, policy, (each.load + prior) / even, each.bytes * scale) for each in items]
+        self.drafts = [
+            self._draft(each, policy, ((each.load + prior) / even, each.load / even), each.bytes * scale)
+            for each in items
+        ]
         least = _mostly_on(self.drafts, budget) if self.pull else 0.0
         for draft in self.drafts:
             draft.need = draft.item.bytes * (1.0 if draft.item.pinned else _presence(draft, least))
 
-    def _draft(self, item: Item, policy: Policy, share: float, size: float) -> Draft:
-        bins = len(self.bins)
+    def _draft(self, item: Item, policy: Policy, shares: tuple[float, float], size: float) -> Draft:
+        bins, weight = len(self.bins), size + shares[0]
         if item.fixed:
-            return Draft(item, share, size + share, 0, 0, item.count, 0, item.pinned)
+            return Draft(item, *shares, weight, 0, 0, item.count, 0, item.pinned)
         safe = max(item.count, 1 + policy.redundancy)
         base = safe if item.pinned else item.count
         # Copies that it has because it was hot: not those that are there for a move's sake.
@@ -95,7 +99,7 @@ class Tally:
         load = item.load + item.away  # what is answered elsewhere comes back the moment that is lost
         if not self.known + item.away:  # nothing is known of any load: the copies that it was worth before stay
             must, keep = min(base, bins), min(max(base, min(now, item.had)), bins)
-            return Draft(item, share, size + share, must, must, keep, safe, item.pinned or item.priority > 0)
+            return Draft(item, *shares, weight, must, must, keep, safe, item.pinned or item.priority > 0)
         portion, work = load * bins / (self.known + item.away), load / policy.capacity
         wish = max(base, _copies(work, portion, safe))
         keep = max(base, _copies(2 * work, 2 * portion, safe))
@@ -104,9 +108,7 @@ class Tally:
         firm = item.pinned or item.priority > 0 or wish > base or (keep > base and max(now, item.had) > base)
         wish = max(wish, min(now, keep), must)
         keep = max(wish, min(now, keep))
-        return Draft(
-            item, share, size + share, min(must, bins), min(wish, bins), min(keep, bins), min(safe, bins), firm
-        )
+        return Draft(item, *shares, weight, min(must, bins), min(wish, bins), min(keep, bins), min(safe, bins), firm)
 
     def add(self, draft: Draft, index: int, reason: str) -> None:
         """Choose a replica for a draft; its load is spread evenly over all of its own."""
@@ -197,8 +199,11 @@ class Tally:
         )
 
     def burden(self, draft: Draft, index: int) -> float:
-        """What a copy adds to what moves are to lessen: squares of load and of the bytes beyond a budget, summed up."""
-        room, needs, share = max(self.bins[index].budget, 1), self.needs[index], draft.share / (len(draft.chosen) or 1)
+        """What a copy adds to what moves are to lessen: squares of load and of the bytes beyond a budget, summed up.
+
+        What nobody has asked for yet adds no load: else all of it would be moved to the least busy replica.
+        """
+        room, needs, share = max(self.bins[index].budget, 1), self.needs[index], draft.seen / (len(draft.chosen) or 1)
         full, more = max(needs / room - 1, 0.0), max((needs + draft.need) / room - 1, 0.0)
         return self.pull * share * (2 * self.load[index] + share) + CROWDING * (more * more - full * full)
 

@@ -205,6 +205,15 @@ def test_a_move_is_made_where_it_evens_out_the_load_and_only_there() -> None:
     assert place(quiet, room, Policy(redundancy=0, moves=9)).moves == 0, "so little load is worth no move"
 
 
+def test_what_nobody_asks_for_is_not_drawn_to_the_replica_with_less_load() -> None:
+    asked, _ = settle([item("a", load=0.6), item("b", load=0.4)], bins(100, 100), Policy(moves=1))
+    _, placement = settle([*asked, *(item(f"new{number}") for number in range(4))], bins(100, 100), Policy(moves=1))
+    found = [where(placement.placed[f"new{number}"]) for number in range(4)]
+    assert {len(each) for each in found} == {1}
+    assert {each[0] for each in found} == {"r0", "r1"}
+    assert all(why(placement.placed[f"new{number}"]) == ["LeastLoaded"] for number in range(4)), "and none was moved"
+
+
 def test_what_is_much_is_judged_by_what_a_replica_can_do() -> None:
     slow, fast = Policy(redundancy=0, moves=1, capacity=0.5), Policy(redundancy=0, moves=1, capacity=8.0)
     one = [item("only", load=0.4, holders=frozenset({"r0"}), reasons={"r0": "LeastLoaded"})]
