@@ -1,12 +1,13 @@
 """`make replay`: sends a trace to the quickstart's pool, simulates the same trace, writes both with their difference.
 
-What one replica can do is found by asking for the same mix of adapters as fast as answers come, before the run and
-after it, as the machine may not do the same all the time; how long an answer takes by itself, by asking one after
-another. In between requests arrive open-loop at 60 % of what was found first. The planner is given the mean of both.
+What steps take is found by asking for the same mix of adapters with few and with many requests at a time, as fast as
+answers come, before the run and after it, as the machine may not do the same all the time. In between requests arrive
+open-loop at 60 % of what many at a time had. The planner is given the mean of both.
 The figures go to docs/planner-replay.json; docs/planner.md quotes them.
 """
 
 import json
+import os
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_operator.cli.manifests import choose_pool, read_manifests
 from lorafleet_operator.cli.rates import Look, measure
 from lorafleet_operator.core.capability import Capacity
+from lorafleet_operator.simulation.batch import StepTime
 from lorafleet_operator.simulation.demand import Ranks, assume_files, find_demand
 from lorafleet_operator.simulation.engines import EngineProfile
 from lorafleet_operator.simulation.hardware import find_shape, replica_memory
@@ -38,13 +40,14 @@ from lorafleet_operator.simulation.traffic import Arrivals, overlay, plain, pois
 
 FIGURES = REPOSITORY / "docs" / "planner-replay.json"
 TOKENS, PROMPT_TOKENS = 16, 40
-PROBE_SECONDS, RUN_SECONDS = 45.0, 180.0
+PROBE_SECONDS, RUN_SECONDS = 40.0, 180.0
 SHARE = 0.6
 REPLICAS = 2
 """Of the quickstart."""
-AT_ONCE = 8
-ALONE = 8
-"""Requests asked one after another."""
+FEW, MANY = 2, 16
+"""Requests at a time: one, and eight, a replica."""
+MOST = 64
+"""Requests in a step; there are never so many."""
 Ask = Callable[[int], bool]
 """Sends the request of a row of the trace and waits for the answer; False where it failed."""
 
@@ -65,15 +68,15 @@ def main() -> int:
     fleet.wait_ready()
     with forwarded(fleet.kubectl, "svc/lorafleet-gateway", 8080, NAMESPACE) as address:
         clients = {"acme": Client(address, keys.acme), "globex": Client(address, keys.globex)}
-        ask = _asking(clients, _case(_objects(fleet), rate=float(AT_ONCE)))
-        alone = _alone(ask)
-        rates = [_probe(ask)]
+        ask = _asking(clients, _case(_objects(fleet), rate=float(MANY)))
+        before = _probe(ask)
         # Looked at now: what the probe made popular has got its copies.
-        case = _case(_objects(fleet), SHARE * rates[0])
+        case = _case(_objects(fleet), SHARE * before[1])
         answered, seen = _send(fleet, _asking(clients, case), case)
-        rates.append(_probe(ask))
-    case = _measured(case, float(np.mean(rates)) / REPLICAS, alone)
-    figures = {"probed_per_s": [round(each, 3) for each in rates], "alone_s": round(alone, 3)}
+        after = _probe(ask)
+    step = _step(*np.mean([before, after], axis=0))
+    case = replace(case, profile=replace(case.profile, step=step), capacity=_capacity(step))
+    figures = {"probed_per_s": {"few": [before[0], after[0]], "many": [before[1], after[1]]}}
     figures |= _compare(case, simulate(case), answered, seen)
     FIGURES.write_text(json.dumps(figures, indent=2) + "\n")
     print(json.dumps(figures))
@@ -101,15 +104,12 @@ def _asking(clients: Mapping[str, Client], case: Case) -> Ask:
     return ask
 
 
-def _alone(ask: Ask) -> float:
-    """The mean seconds of an answer when nothing else is asked."""
-    begun = time.monotonic()
-    answers = sum(ask(row) for row in range(ALONE))
-    assert answers == ALONE, "the pool does not answer"
-    return (time.monotonic() - begun) / ALONE
+def _probe(ask: Ask) -> tuple[float, float]:
+    """Answers a second with few and with many at a time."""
+    return _rate(ask, FEW), _rate(ask, MANY)
 
 
-def _probe(ask: Ask) -> float:
+def _rate(ask: Ask, at_once: int) -> float:
     """Answers a second when the next request follows each answer at once; what runs at the end is waited for."""
     begun = time.monotonic()
     rows = iter(range(1_000_000))
@@ -120,14 +120,23 @@ def _probe(ask: Ask) -> float:
             done += ask(next(rows))
         return done
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return sum(pool.map(keep_on, range(AT_ONCE))) / (time.monotonic() - begun)
+    with ThreadPoolExecutor(at_once) as pool:
+        rate = sum(pool.map(keep_on, range(at_once))) / (time.monotonic() - begun)
+    assert rate, "the pool does not answer"
+    return round(rate, 3)
 
 
-def _measured(case: Case, capacity: float, alone: float) -> Case:
-    """The case with what a replica was seen to do, which its operator has measured too."""
-    profile = replace(case.profile, capacity=capacity, base_capacity=capacity, token_seconds=alone / TOKENS)
-    return replace(case, profile=profile, capacity=Capacity(capacity, None, 0, measured=True))
+def _step(few: float, many: float) -> StepTime:
+    """A replica's steps, by the answers a second that all replicas gave; each reads its prompt in one of them."""
+    one, full = (at_once / (rate * TOKENS) for at_once, rate in ((FEW, few), (MANY, many)))
+    slope = min(max((full - one) * REPLICAS / (MANY - FEW), 0.0), one)
+    return StepTime(one - slope * FEW / REPLICAS, slope, 0.0, MOST)
+
+
+def _capacity(step: StepTime) -> Capacity:
+    """What the operator of the cluster would have measured."""
+    full = MANY // REPLICAS
+    return Capacity(full / (step.seconds_of(full, 0) * TOKENS), None, 0, measured=True)
 
 
 def _case(text: str, rate: float) -> Case:
@@ -151,7 +160,7 @@ def _case(text: str, rate: float) -> Case:
         tenants=tenants,
         namespaces=manifests.namespaces,
         files=assume_files(pool.spec, adapters, shape, Ranks(16, {}), manifests.known),
-        profile=EngineProfile(pool.spec.base_model.name, memory, rate / REPLICAS, rate / REPLICAS, float(TOKENS)),
+        profile=EngineProfile(pool.spec.base_model.name, memory, StepTime(0.0, 0.0, 0.0, MOST)),
         callers=demand.callers,
         arrivals=arrivals,
         seconds=RUN_SECONDS,
@@ -185,26 +194,29 @@ def _send(fleet: Fleet, ask: Ask, case: Case) -> tuple[list[Answered], dict[str,
 
 def _compare(case: Case, outcome: Outcome, answered: Sequence[Answered], seen: dict[str, Any]) -> dict[str, Any]:
     seconds = [each.seconds for each in answered if each.seconds is not None]
+    step = case.profile.step
     rates = [each["requests_per_s"] for each in seen["replicas"]]
-    each_answer = case.profile.answer_seconds(TOKENS)
     real = {
         "replicas": len(rates),
         "failed": sum(each.seconds is None for each in answered),
         "off_gpu": sum(each["replicas"].get("gpu", 0) == 0 for each in seen["adapters"] if "/" in each["adapter"]),
         "busiest_replica_share": round(max(rates) / max(sum(rates), 1e-9), 3),
         "mean_latency_s": round(float(np.mean(seconds)), 3),
+        "p90_latency_s": round(float(np.percentile(seconds, 90)), 3),
     }
     planned = {
         "replicas": outcome.samples[-1].gpus,
         "failed": sum(outcome.callers.unserved),
         "off_gpu": sum(tier != "gpu" for tier in outcome.tiers.values()),
         "busiest_replica_share": round(max(outcome.served.values()) / sum(outcome.served.values()), 3),
-        "mean_latency_s": round(outcome.wait_mean + each_answer, 3),
+        "mean_latency_s": round(outcome.latency[0], 3),
+        "p90_latency_s": round(outcome.latency[1], 3),
     }
     return {
         "requests": len(answered),
         "requests_per_s": round(len(answered) / RUN_SECONDS, 3),
-        "replica_capacity_per_s": round(case.profile.capacity, 3),
+        "step": {"fixed_s": round(step.fixed, 4), "per_request_s": round(step.per_sequence, 4)},
+        "load": round(os.getloadavg()[1], 1),
         "real": real,
         "planned": planned,
         "error": {name: round(planned[name] - real[name], 3) for name in real},

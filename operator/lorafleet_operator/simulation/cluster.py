@@ -15,6 +15,7 @@ from lorafleet_contracts.resources.tenant import TenantStatus
 from lorafleet_operator.core.actions import Apply, Delete, StatusWrite
 from lorafleet_operator.core.manifests.identity import fingerprint
 from lorafleet_operator.core.snapshot import Adapter, Pool, Replica, Tenant, Workload
+from lorafleet_operator.simulation.batch import Answers
 from lorafleet_operator.simulation.clock import Clock
 from lorafleet_operator.simulation.engines import Engine, EngineProfile
 
@@ -60,6 +61,7 @@ class Cluster:
         held: Mapping[str, Sequence[VersionState]],
     ) -> None:
         """`held` are versions that the first life of a pod has from its start."""
+        self.answers = Answers()
         self._clock = clock
         self._profile = profile
         self._on_change = on_change
@@ -84,7 +86,8 @@ class Cluster:
         """Forget one of our objects; a StatefulSet's pods go with it."""
         self.applied.pop(action.key, None)
         if action.key in self._names:
-            del self._sets[self._names.pop(action.key)]
+            for pod in self._sets.pop(self._names.pop(action.key)).pods.values():
+                _end(pod)
             self._on_change()
 
     def write(self, write: StatusWrite) -> None:
@@ -134,6 +137,8 @@ class Cluster:
         """End an engine without a word; its pod starts anew, with nothing on it."""
         pod = next((each for each in self.pods() if each.name == replica), None)
         if pod is not None:
+            if pod.engine is not None:
+                pod.engine.lose(self._clock.now)
             pod.engine = None
             self._start(pod)
             self._on_change()
@@ -150,7 +155,7 @@ class Cluster:
                 found.pods[number] = pod
                 self._start(pod)
         for number in [each for each in found.pods if each >= found.replicas]:
-            del found.pods[number]
+            _end(found.pods.pop(number))
         self._roll(found)
         self._on_change()
 
@@ -159,7 +164,8 @@ class Cluster:
         old = [pod for pod in found.pods.values() if pod.template != found.template and pod.number >= found.partition]
         if old and all(pod.engine is not None for pod in found.pods.values()):
             pod = max(old, key=lambda each: each.number)
-            pod.template, pod.engine = found.template, None
+            _end(pod)
+            pod.template = found.template
             self._start(pod)
 
     def _start(self, pod: Pod) -> None:
@@ -169,13 +175,20 @@ class Cluster:
                 return
             self._boots += 1
             merged = split_version_key(found.merged) if found.merged else None
-            pod.engine = Engine(pod.name, f"boot-{self._boots}", self._profile, merged)
+            pod.engine = Engine(pod.name, f"boot-{self._boots}", self._profile, self.answers, merged)
             for version in self._held.pop(pod.name, ()):
                 pod.engine.put(version)
             self._roll(found)
             self._on_change()
 
         self._clock.after(self._profile.start_seconds, ready)
+
+
+def _end(pod: Pod) -> None:
+    """An engine that is told to end answers first what it has."""
+    if pod.engine is not None:
+        pod.engine.finish()
+    pod.engine = None
 
 
 def _merged(template: Mapping[str, Any]) -> str:

@@ -18,8 +18,9 @@ from lorafleet_contracts.resources.pool import LoraPoolSpec, LoraPoolStatus
 from lorafleet_contracts.resources.tenant import TenantSpec, TenantStatus
 from lorafleet_operator.core.snapshot import Adapter, Meta, Pool, Tenant
 from lorafleet_operator.simulation.arms import ArmOutcome, run_arm
+from lorafleet_operator.simulation.batch import step_time
 from lorafleet_operator.simulation.charts import Panel, draw
-from lorafleet_operator.simulation.demand import Ranks, assume_files, find_demand
+from lorafleet_operator.simulation.demand import Ranks, assume_files, find_demand, members_of
 from lorafleet_operator.simulation.engines import EngineProfile
 from lorafleet_operator.simulation.hardware import find_shape, replica_memory
 from lorafleet_operator.simulation.measures import Outcome
@@ -58,18 +59,18 @@ def make_case(seed: int = 0, seconds: float = DAY_SECONDS, rate: float = RATE) -
     ranks = {
         f"{each.meta.namespace}/{each.meta.name}": RANKS[number % len(RANKS)] for number, each in enumerate(adapters)
     }
+    files = assume_files(pool.spec, adapters, shape, Ranks(16, ranks), {})
+    members = members_of(demand.callers, arrivals, files)
     return Case(
         pool=pool,
         adapters=adapters,
         tenants=tenants,
         namespaces=namespaces | {"serving": {}},
-        files=assume_files(pool.spec, adapters, shape, Ranks(16, ranks), {}),
+        files=files,
         profile=EngineProfile(
             pool.spec.base_model.name,
             replica_memory(pool.spec, shape, "h100"),
-            CAPACITY,
-            BASE_CAPACITY,
-            float(np.mean(arrivals.completion_tokens)),
+            step_time(CAPACITY, BASE_CAPACITY, float(np.mean(arrivals.completion_tokens)), members),
         ),
         callers=demand.callers,
         arrivals=arrivals,
@@ -92,6 +93,7 @@ def summarise(outcome: Outcome, rivals: Mapping[str, ArmOutcome], seconds: float
             **{name: round(each.cold_share, 5) for name, each in rivals.items()},
         },
         "unserved_share": round(sum(outcome.callers.unserved) / requests, 6),
+        "broken_by_the_loss": {"ours": outcome.broken, **{name: each.broken for name, each in rivals.items()}},
         "moves_per_hour": round(outcome.loads / (seconds / HOUR), 2),
         "wait_p99_s": {
             "ours": round(outcome.wait[1], 3),

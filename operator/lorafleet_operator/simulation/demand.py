@@ -4,14 +4,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from lorafleet_contracts.capacity import ModelShape, adapter_bytes, shard_shape
+from lorafleet_contracts.forecast import Member
 from lorafleet_contracts.names import BASE_MODEL
 from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolSpec
 from lorafleet_operator.core.snapshot import Adapter, Tenant
 from lorafleet_operator.core.tenants import index_adapters, resolve
 from lorafleet_operator.simulation.calls import Files
-from lorafleet_operator.simulation.traffic import Caller
+from lorafleet_operator.simulation.traffic import Arrivals, Caller
 
 
 class NothingToPlanError(Exception):
@@ -80,3 +83,11 @@ def assume_files(
         digest = adapter.spec.source.digest if adapter.spec else None
         files[meta.uid] = Files(uri, size, rank, modules, spec.base_model.name, digest)
     return files
+
+
+def members_of(callers: Sequence[Caller], arrivals: Arrivals, files: Mapping[str, Files]) -> list[Member]:
+    """The adapters' ranks with the share of all requests that each gets."""
+    counts: dict[str, int] = defaultdict(int)
+    for caller, requests in zip(callers, np.bincount(arrivals.callers, minlength=len(callers)).tolist(), strict=True):
+        counts[caller.adapter] += requests
+    return [Member(files[uid].rank, counts[uid] / len(arrivals)) for uid in counts if uid in files]

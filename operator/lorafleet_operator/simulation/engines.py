@@ -4,7 +4,6 @@ Bytes are integers, times are epoch seconds of the simulated clock. It answers l
 what does not fit like the real admin port.
 """
 
-import heapq
 from dataclasses import dataclass, field
 
 from lorafleet_contracts.admin import (
@@ -19,9 +18,9 @@ from lorafleet_contracts.admin import (
 )
 from lorafleet_contracts.capacity import MemoryBudget
 from lorafleet_contracts.names import version_key
+from lorafleet_operator.simulation.batch import Answers, Asked, Batch, StepTime
 
 GATEWAY = "simulated"
-TOKEN_SECONDS = 0.02
 UsageKey = tuple[str, str]
 """A tenant (`namespace/name`) and a version key."""
 
@@ -30,31 +29,16 @@ UsageKey = tuple[str, str]
 class EngineProfile:
     """What all engines of a run are like.
 
-    `capacity` is in requests per second, with adapters, `base_capacity` without, both for answers of `answer_tokens` in
-    the mean, of which each takes `token_seconds` where it need not wait. Rates are bytes per second from the source,
-    the disk tier and the host tier, each to the next.
+    Rates are bytes per second from the source, the disk tier and the host tier, each to the next.
     """
 
     base: str
     memory: MemoryBudget
-    capacity: float
-    base_capacity: float
-    answer_tokens: float = 128.0
-    token_seconds: float = TOKEN_SECONDS
+    step: StepTime
     start_seconds: float = 120.0
     source_rate: float = 500e6
     disk_rate: float = 2e9
     host_rate: float = 50e9
-
-    @property
-    def lanes(self) -> int:
-        """Requests that are answered side by side."""
-        return max(1, round(self.capacity * self.answer_tokens * self.token_seconds))
-
-    def answer_seconds(self, tokens: int, merged: bool = False) -> float:
-        """How long one answer takes, so that all lanes together do what the capacity says."""
-        capacity = self.base_capacity if merged else self.capacity
-        return tokens * self.lanes / (capacity * self.answer_tokens)
 
     def load_seconds(self, size: int, tier: Tier | None) -> float:
         """From a tier (None: the source) to the GPU."""
@@ -66,19 +50,6 @@ class EngineProfile:
         return seconds
 
 
-class Lanes:
-    """So many requests at once; who comes when all are busy waits for the first one that ends."""
-
-    def __init__(self, count: int) -> None:
-        self._free_at = [0.0] * count
-
-    def take(self, now: float, seconds: float) -> float:
-        """Occupy a lane for `seconds`; returns when that begins."""
-        start = max(now, self._free_at[0])
-        heapq.heapreplace(self._free_at, start + seconds)
-        return start
-
-
 @dataclass(slots=True)
 class Engine:
     """One life of one replica. `merged` is the (uid, digest) in its weights, `on_disk` are digests it has files of."""
@@ -86,20 +57,20 @@ class Engine:
     name: str
     boot_id: str
     profile: EngineProfile
+    answers: Answers
     merged: tuple[str, str] | None = None
     draining: bool = False
     versions: dict[str, VersionState] = field(default_factory=dict)
     on_disk: set[str] = field(default_factory=set)
     served: int = 0
-    _lanes: Lanes = field(init=False)
-    _busy: list[tuple[float, int, UsageKey, int, int]] = field(default_factory=list)
+    _batch: Batch = field(init=False)
     _usage: dict[UsageKey, UsageState] = field(default_factory=dict)
     _counts: dict[UsageKey, list[int]] = field(default_factory=dict)
     _used_at: dict[str, int] = field(default_factory=dict)
     _seq: int = 0
 
     def __post_init__(self) -> None:
-        self._lanes = Lanes(self.profile.lanes)
+        self._batch = Batch(self.profile.step, self.answers)
 
     @property
     def merged_version(self) -> str | None:
@@ -148,36 +119,38 @@ class Engine:
 
     def outstanding(self, now: float) -> int:
         """Requests that it has not answered yet; those that have ended by `now` are counted as usage."""
-        busy = self._busy
-        while busy and busy[0][0] <= now:
-            _, _, usage, prompt, completion = heapq.heappop(busy)
-            counts = self._counts.setdefault(usage, [0, 0, 0])
+        for asked in self._batch.advance(now):
+            counts = self._counts.setdefault(asked.usage, [0, 0, 0])
             counts[0] += 1
-            counts[1] += prompt
-            counts[2] += completion
-            self._usage.pop(usage, None)
-        return len(busy)
+            counts[1] += asked.prompt
+            counts[2] += asked.answer
+            self._usage.pop(asked.usage, None)
+        return len(self._batch)
 
-    def serve(self, usage: UsageKey, tokens: tuple[int, int], now: float, extra: float) -> float:
-        """Take one request whose adapter takes `extra` seconds to come; returns for how long it waits for its turn.
-
-        Beyond `capacity` requests a second the engine's lanes are all busy, and whatever comes queues.
-        """
-        seconds = extra + self.profile.answer_seconds(tokens[1], self.merged is not None)
-        start = self._lanes.take(now, seconds)
-        end = start + seconds
+    def serve(self, usage: UsageKey, tokens: tuple[int, int], now: float, extra: float) -> None:
+        """Take one request whose adapter takes `extra` seconds to come; its steps are shared with all others."""
         self.served += 1
+        rank = 0
         if not self.merged and usage[1] in self.versions:
+            rank = self.versions[usage[1]].rank
             self._used_at[usage[1]] = self.served
             self.raise_version(usage[1], for_request=True)
-        heapq.heappush(self._busy, (end, self.served, usage, *tokens))
-        return start - now
+        self._batch.add(Asked(usage, *tokens, rank, now), extra)
+
+    def finish(self) -> None:
+        """Answer what is there, before it ends."""
+        self._batch.finish()
+
+    def lose(self, now: float) -> None:
+        """End without a word."""
+        self.outstanding(now)
+        self._batch.lose()
 
     def state(self, now: float) -> EngineState:
         """What its state port answers."""
         self._seq += 1
         memory, outstanding = self.profile.memory, self.outstanding(now)
-        queue = max(outstanding - self.profile.lanes, 0)
+        queue = self._batch.waiting
         return EngineState(
             boot_id=self.boot_id,
             seq=self._seq,
@@ -200,6 +173,7 @@ class Engine:
             in_flight=outstanding - queue,
             queue=queue,
             usage=self._rows(),
+            steps=self._batch.sums(now),
         )
 
     def _merged_state(self) -> MergedState | None:

@@ -16,7 +16,8 @@ from lorafleet_contracts.resources.adapter import LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolStatus
 from lorafleet_operator.core.capability import ASSUMED_PENALTY_PERCENT, ASSUMED_REQUESTS_PER_S, Capacity
 from lorafleet_operator.core.snapshot import Adapter, Pool, Tenant
-from lorafleet_operator.simulation.demand import Demand, Ranks, assume_files
+from lorafleet_operator.simulation.batch import step_time
+from lorafleet_operator.simulation.demand import Demand, Ranks, assume_files, members_of
 from lorafleet_operator.simulation.engines import EngineProfile
 from lorafleet_operator.simulation.hardware import BaseShape, assumed_memory, replica_memory
 from lorafleet_operator.simulation.measures import Outcome, Sample, Stage, reason_of
@@ -105,13 +106,16 @@ def forecast(
     effective = effective_capacity(capacity, penalty)
     seconds = math.ceil(float(arrivals.times[-1]) / 60.0) * 60.0 or 60.0
     memory = replica_memory(pool.spec, terms.base.shape, terms.gpu)
+    files = assume_files(pool.spec, adapters, terms.base.shape, terms.ranks, terms.known)
+    members = members_of(demand.callers, arrivals, files)
+    step = step_time(float(effective), float(capacity), _mean(arrivals), members)
     case = Case(
         pool=unbound(pool),
         adapters=adapters,
         tenants=tenants,
         namespaces=namespaces,
-        files=assume_files(pool.spec, adapters, terms.base.shape, terms.ranks, terms.known),
-        profile=EngineProfile(pool.spec.base_model.name, memory, float(effective), float(capacity), _mean(arrivals)),
+        files=files,
+        profile=EngineProfile(pool.spec.base_model.name, memory, step),
         callers=demand.callers,
         arrivals=arrivals,
         seconds=seconds,

@@ -54,13 +54,16 @@ class Callers:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A whole run. `loads` are those during traffic, `wait` is (p50, p99) of seconds before a request's first step,
-    `tiers` the nearest tier that each adapter (uid) is on at the end, `served` counts requests by replica."""
+    `latency` (mean, p90) of those until its last; `broken` requests, which a lost replica had, have no part in either.
+    `tiers` says on which tier each adapter (uid) is at the end, the nearest of all replicas', `served` counts requests
+    by replica."""
 
     samples: Sequence[Sample]
     callers: Callers
     loads: int
     wait: tuple[float, float]
-    wait_mean: float
+    latency: tuple[float, float]
+    broken: int
     served: Mapping[str, int]
     pool: Pool
     adapters: Sequence[Adapter]
@@ -78,7 +81,6 @@ class Meter:
         self._requests = [0] * len(callers)
         self._cold = [0] * len(callers)
         self._unserved = [0] * len(callers)
-        self._waits: list[float] = []
         self._samples: list[Sample] = []
         self._before = (0, 0, 0, 0)
         self._first_load = 0
@@ -89,11 +91,10 @@ class Meter:
         self._first_load = calls.loads
         self._before = (0, 0, 0, calls.loads)
 
-    def served(self, caller: int, cold: bool, waited: float) -> None:
-        """A request went to a replica and began after `waited` seconds."""
+    def served(self, caller: int, cold: bool) -> None:
+        """A request went to a replica."""
         self._requests[caller] += 1
         self._cold[caller] += cold
-        self._waits.append(waited)
 
     def unserved(self, caller: int) -> None:
         """No replica had any version for a request."""
@@ -113,15 +114,19 @@ class Meter:
         self._samples.append(Sample(at, sets, grown[0], grown[1], grown[2], grown[3]))
 
     def outcome(self, cluster: Cluster) -> Outcome:
-        """All of it."""
-        waits = np.array(self._waits) if self._waits else np.zeros(1)
+        """All of it, once the engines have answered what they have."""
+        engines = [pod.engine for pod in cluster.pods() if pod.engine]
+        for engine in engines:
+            engine.finish()
+        waits, latencies = (np.array(each or [0.0]) for each in (cluster.answers.waits, cluster.answers.latencies))
         return Outcome(
             samples=self._samples,
             callers=Callers(self._requests, self._cold, self._unserved),
             loads=self._before[3] - self._first_load,
             wait=(float(np.percentile(waits, 50)), float(np.percentile(waits, 99))),
-            wait_mean=float(waits.mean()),
-            served={pod.name: pod.engine.served for pod in cluster.pods() if pod.engine},
+            latency=(float(latencies.mean()), float(np.percentile(latencies, 90))),
+            broken=cluster.answers.broken,
+            served={each.name: each.served for each in engines},
             pool=cluster.pool,
             adapters=tuple(cluster.adapters.values()),
             tenants=tuple(cluster.tenants.values()),

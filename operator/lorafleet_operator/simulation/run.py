@@ -130,8 +130,7 @@ class _Run:
     def _decide(self) -> None:
         now = self._clock.now
         snapshot = self._load.measure(self._snapshot(), now)
-        known = self._case.capacity or _priced(snapshot.capacity, self._case.profile)
-        plan = plan_pool(replace(snapshot, capacity=known), now)
+        plan = plan_pool(replace(snapshot, capacity=self._case.capacity or snapshot.capacity), now)
         longest = self._case.look_seconds
         wait = longest if plan.again_in is None else min(plan.again_in, longest)
         self._plan_at = now + max(wait, self._debounce)
@@ -204,19 +203,10 @@ class _Run:
             cold = pick.tier != Tier.GPU
             extra = self._case.profile.load_seconds(self._case.files[caller.adapter].bytes, pick.tier) if cold else 0.0
             tokens = (int(arrivals.prompt_tokens[row]), int(arrivals.completion_tokens[row]))
-            waited = pick.engine.serve((caller.tenant, pick.version), tokens, now, extra)
-            self._meter.served(int(callers[row]), cold, waited + extra)
+            pick.engine.serve((caller.tenant, pick.version), tokens, now, extra)
+            self._meter.served(int(callers[row]), cold)
             if cold:
                 self._router.forget()  # it has come to the GPU, and others may have made way
-
-
-def _priced(found: Capacity | None, profile: EngineProfile) -> Capacity | None:
-    """What was measured, told apart by what adapters take of it: real engines count steps for that, these do not."""
-    if found is None or not found.measured:
-        return found
-    plain = profile.base_capacity / profile.capacity
-    tokens = None if found.tokens_per_s is None else found.tokens_per_s * plain
-    return Capacity(found.requests_per_s * plain, tokens, round(100 * (1 - 1 / plain)), measured=True)
 
 
 def _raised(pool: Pool, replicas: int) -> Pool:

@@ -6,11 +6,22 @@ import numpy as np
 import pytest
 
 from lorafleet_contracts.capacity import plan_memory
+from lorafleet_contracts.resources.pool import CapacityStatus, LoraPoolStatus
+from lorafleet_operator.simulation.batch import step_time
 from lorafleet_operator.simulation.calls import Files
+from lorafleet_operator.simulation.demand import members_of
 from lorafleet_operator.simulation.engines import EngineProfile
 from lorafleet_operator.simulation.measures import reason_of
 from lorafleet_operator.simulation.run import Case, Loss, simulate
-from lorafleet_operator.simulation.traffic import Burst, Caller, add_burst, even_times, overlay, plain
+from lorafleet_operator.simulation.traffic import (
+    COMPLETION_TOKENS,
+    Burst,
+    Caller,
+    add_burst,
+    even_times,
+    overlay,
+    plain,
+)
 from tests.support.fleet import make_adapter, make_pool, make_tenant
 
 SIZE = 80_000_000
@@ -22,15 +33,18 @@ def make_case(adapters: int = 6, rps: float = 5.0, seconds: float = 600.0, **cha
     objects = tuple(make_adapter(f"a{number}") for number in range(adapters))
     callers = [Caller("demo/t", each.meta.uid) for each in objects]
     groups = [[place] for place in range(adapters)]
+    files = {each.meta.uid: Files(f"http://{each.meta.name}", SIZE, 16, ("q_proj",), "smollm2") for each in objects}
+    arrivals = overlay(plain(even_times(rps, seconds)), groups, 1.0, np.random.default_rng(0))
+    step = step_time(8.0, 10.0, float(COMPLETION_TOKENS), members_of(callers, arrivals, files))
     case = Case(
         pool=make_pool(replicas={"min": 2}),
         adapters=objects,
         tenants=(make_tenant("t"),),
         namespaces={"demo": {}},
-        files={each.meta.uid: Files(f"http://{each.meta.name}", SIZE, 16, ("q_proj",), "smollm2") for each in objects},
-        profile=EngineProfile("smollm2", MEMORY, capacity=8.0, base_capacity=10.0),
+        files=files,
+        profile=EngineProfile("smollm2", MEMORY, step),
         callers=callers,
-        arrivals=overlay(plain(even_times(rps, seconds)), groups, 1.0, np.random.default_rng(0)),
+        arrivals=arrivals,
         seconds=seconds,
     )
     return replace(case, **changes)
@@ -79,15 +93,27 @@ def test_above_its_capacity_a_replica_makes_requests_wait() -> None:
     assert calm.wait[0] == pytest.approx(0.0, abs=0.01)
     found = busy.pool.status.capacity
     assert found is not None
-    assert (found.source, found.penalty_percent) == ("Measured", 20), "as engines that count their steps would tell"
+    assert (found.source, found.penalty_percent) == ("Measured", None), "one adapter's ranks are always the same"
+    assert float(found.value) == pytest.approx(0.95 * 8.0, rel=0.1)
+
+
+def test_the_operator_tells_by_the_engines_steps_what_adapters_take() -> None:
+    found = simulate(make_case(rps=19.0, pool=make_pool(replicas={"min": 2}))).pool.status.capacity
+    assert found is not None
+    assert found.source == "Measured"
+    assert found.penalty_percent == pytest.approx(14, abs=5), "below 20, as fewer of them share a replica's steps"
     assert float(found.value) == pytest.approx(9.5, rel=0.1)
 
 
-def test_as_many_answers_run_side_by_side_as_fit_the_time_that_one_takes() -> None:
-    quick = EngineProfile("smollm2", MEMORY, capacity=8.0, base_capacity=10.0, answer_tokens=100.0)
-    assert (quick.lanes, quick.answer_seconds(100)) == (16, pytest.approx(2.0))
-    slow = replace(quick, token_seconds=0.05)
-    assert (slow.lanes, slow.answer_seconds(100)) == (40, pytest.approx(5.0))
+def test_a_capacity_that_was_found_too_small_grows_with_what_idle_replicas_could_do() -> None:
+    case = make_case(rps=4.0, seconds=480.0, pool=make_pool(replicas={"min": 2, "max": 20}), replicas=7)
+    small = CapacityStatus(value="1", tokens="640", source="Measured", penalty_percent=0)
+    outcome = simulate(replace(case, pool=replace(case.pool, status=LoraPoolStatus(capacity=small))))
+    found = outcome.pool.status.capacity
+    assert found is not None
+    assert float(found.value) > 1.4
+    assert outcome.samples[0].gpus == 7
+    assert outcome.samples[-1].gpus < 6
 
 
 def test_the_operator_s_own_sizing_adds_replicas_under_load() -> None:
