@@ -57,7 +57,11 @@ def _seat(drafts: Sequence[Draft], index: int, tally: Tally) -> list[tuple[Draft
     """Seats on a replica where not everything fits."""
     name, budget = tally.bins[index].name, tally.bins[index].budget
     worth = {id(draft): _worth(draft, name) for draft in drafts}
-    ranked = sorted(drafts, key=lambda each: (not each.item.pinned, -each.item.priority, -worth[id(each)]))
+    # A pin makes way for nobody: not for another one either, that comes because its own replica is lost.
+    sits = {id(draft): draft.item.pinned and draft.item.asked.get(name) is Tier.GPU for draft in drafts}
+    ranked = sorted(
+        drafts, key=lambda each: (not each.item.pinned, not sits[id(each)], -each.item.priority, -worth[id(each)])
+    )
     if sum(each.item.bytes for each in drafts) <= budget:
         return _seat_beside_leavers(ranked, index, tally)
     largest = max((each.item.bytes for each in drafts if not each.item.pinned), default=0)

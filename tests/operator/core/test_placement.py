@@ -172,6 +172,16 @@ def test_a_pin_comes_second_to_what_could_not_be_raised_beside_it() -> None:
     assert not placed["pin"].choices[0].pinned
 
 
+def test_a_pin_makes_no_way_for_one_that_comes_because_its_own_replica_is_lost() -> None:
+    there = item("there", 40, pinned=True, holders=frozenset({"r0"}), asked={"r0": Tier.GPU})
+    beside = item("beside", 30, holders=frozenset({"r0"}), asked={"r0": Tier.GPU})
+    comes = item("comes", 45, load=9.0, pinned=True, priority=1)
+    placed = place([there, beside, comes], bins(100), Policy(redundancy=0)).placed
+    assert {key: each.choices[0].pinned for key, each in placed.items()} == {
+        "there": True, "beside": False, "comes": False
+    }  # fmt: skip
+
+
 def test_a_new_version_waits_on_the_host_tier_until_what_leaves_has_left() -> None:
     kept = item("kept", 40, holders=frozenset({"r0"}), asked={"r0": Tier.GPU})
     placed = place([kept, item("new", 40)], bins(100, others=40), Policy()).placed
@@ -362,20 +372,28 @@ def test_placing_what_was_placed_changes_nothing_and_moves_come_to_an_end(
 
 @settings(max_examples=60, deadline=None)
 @given(situations(), st.data())
-def test_the_loss_of_any_replica_leaves_what_is_redundant_where_it_is(
+def test_the_loss_of_any_replica_or_domain_leaves_what_is_redundant_on_the_gpu_and_in_budget(
     situation: tuple[list[Item], list[Bin]], data: st.DataObject
 ) -> None:
     items, placement = settle(*situation, Policy(moves=1))  # type: ignore[arg-type]
     room = situation[1]
-    if len(room) < 2:
+    if not room:
         return
-    lost = data.draw(st.sampled_from([each.name for each in room]))
-    left = [each for each in room if each.name != lost]
-    after = place([replace(each, holders=each.holders - {lost}) for each in items], left, Policy(moves=0)).placed
+    one = data.draw(st.sampled_from(room))
+    lost = {each.name for each in room if each is one or (one.domain and each.domain == one.domain)}
+    if data.draw(st.booleans()):
+        lost = {one.name}
+    left = [each for each in room if each.name not in lost]
+    after = place([replace(each, holders=each.holders - lost) for each in items], left, Policy(moves=0)).placed
     for each in items:
-        before = [choice for choice in placement.placed[each.key].choices if choice.replica != lost]
-        if each.pinned and len(before) == len(placement.placed[each.key].choices) - 1 > 0:
+        before = [choice for choice in placement.placed[each.key].choices if choice.replica not in lost]
+        sure = {choice.replica for choice in before if choice.pinned}
+        if each.pinned:
             assert {choice.replica for choice in before} <= set(where(after[each.key])), "it answers where it is"
+            assert sure <= {choice.replica for choice in after[each.key].choices if choice.pinned}, "and makes no way"
+    for name, held in on_replicas(items, after).items():
+        budget = next(bin_.budget for bin_ in left if bin_.name == name)
+        assert sum(each.bytes for each, tier, _ in held if tier is Tier.GPU) <= budget
 
 
 @pytest.mark.parametrize(("adapters", "replicas"), [(1000, 20)])
