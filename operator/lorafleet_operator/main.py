@@ -29,6 +29,7 @@ from lorafleet_operator.handlers.wakes import Wakes
 from lorafleet_operator.settings import Settings, read_settings
 from lorafleet_operator.shell.access import connection_fields
 from lorafleet_operator.shell.admin import EngineAdmin
+from lorafleet_operator.shell.authority import EngineAuthority, Home
 from lorafleet_operator.shell.cluster import Cluster
 from lorafleet_operator.shell.credentials import PortKeyStore, read_port_keys
 from lorafleet_operator.shell.engines import EngineLinks
@@ -42,6 +43,7 @@ from lorafleet_operator.shell.ownership import Installation
 from lorafleet_operator.shell.rotator import EngineAsker, Rotator
 from lorafleet_operator.shell.source_secrets import SourceSecrets
 from lorafleet_operator.shell.statuses import StatusDesk
+from lorafleet_operator.shell.trust import Trust
 from lorafleet_operator.shell.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -120,31 +122,43 @@ async def _lead(process: _Process, stop: asyncio.Event) -> int:
     keeper.start()
     installation = Installation(process.api, process.settings.namespace, process.settings.deployment)
     store = PortKeyStore(process.api, process.lease, process.settings.namespace, installation.owners)
-    asker = EngineAsker(process.session, process.watches.pods, process.watches.pool_uid)
-    rotator = Rotator(process.api, process.lease, asker.ask, process.settings.rotation, process.metrics)
+    trust, settings = Trust(), process.settings
+    asker = EngineAsker(process.session, trust, process.watches.pods, process.watches.pool_uid)
+    rotator = Rotator(process.api, process.lease, asker.ask, settings.rotation, process.metrics)
     keys = _Keys(store, rotator, process.wakes.all_touched)
+    home = Home(settings.namespace, installation.owners, settings.makes_authority, settings.gateway_certificate)
+    cluster = Cluster(process.api, process.lease)
+    authority = EngineAuthority((process.api, cluster), home, trust, process.metrics)
+    parts = _wire(process, keys, authority, trust)
     # Born before kopf starts: at its end kopf cancels every task that is younger than itself.
     refreshing = asyncio.create_task(keys.run(), name="port keys")
+    certifying = asyncio.create_task(
+        authority.run(parts.observer.shown_certificates, process.wakes.all_touched), name="certificates"
+    )
+    for task in (refreshing, certifying):
+        task.add_done_callback(lambda ended: _note_end(ended, process.wakes))
     try:
-        await _first_of(keys.loaded.wait(), refreshing, stop.wait())
-        if not keys.loaded.is_set():
+        for loaded in (keys.loaded, authority.loaded):
+            await _first_of(loaded.wait(), refreshing, certifying, stop.wait())
+        if not (keys.loaded.is_set() and authority.loaded.is_set()):
             return STOPPED if stop.is_set() else LOST
         process.metrics.leading.set(1)
-        return await _run_kopf(process, keys, stop)
+        return await _run_kopf(process, parts, stop)
     finally:
         process.metrics.leading.set(0)
         await keeper.stop(process.api)
         await process.lease.release()
         await _cancel(refreshing)
+        await _cancel(certifying)
 
 
-async def _run_kopf(process: _Process, keys: "_Keys", stop: asyncio.Event) -> int:
+async def _run_kopf(process: _Process, parts: Parts, stop: asyncio.Event) -> int:
     settings = process.settings
 
     async def login() -> dict[str, object]:
         return await connection_fields(process.access)
 
-    registry = build_registry(process.wakes, _wire(process, keys), login)
+    registry = build_registry(process.wakes, parts, login)
     ending, ready = asyncio.Event(), asyncio.Event()
     running = asyncio.create_task(
         kopf.operator(
@@ -169,10 +183,10 @@ async def _run_kopf(process: _Process, keys: "_Keys", stop: asyncio.Event) -> in
     return status
 
 
-def _wire(process: _Process, keys: "_Keys") -> Parts:
+def _wire(process: _Process, keys: "_Keys", authority: EngineAuthority, trust: Trust) -> Parts:
     """The one place where the leader's parts meet."""
     settings, watches, wakes = process.settings, process.watches, process.wakes
-    links = EngineLinks(process.session, lambda pool: observer.tokens(pool, keys.current()), wakes.pool_touched)
+    links = EngineLinks(process.session, trust, lambda pool: observer.tokens(pool, keys.current()), wakes.pool_touched)
     cluster = Cluster(process.api, process.lease)
     observer = Observer(watches, links, settings.engine, cluster_wide=not settings.watch_namespaces)
     return Parts(
@@ -181,9 +195,10 @@ def _wire(process: _Process, keys: "_Keys") -> Parts:
         observer=observer,
         executor=Executor(cluster, process.metrics),
         desk=StatusDesk(cluster, watches, process.metrics),
-        admin=EngineAdmin(process.session, process.lease),
+        admin=EngineAdmin(process.session, process.lease, trust),
         secrets=SourceSecrets(process.api),
         keys=keys.current,
+        tls_of=authority.tls_of,
         metrics=process.metrics,
     )
 
@@ -216,6 +231,12 @@ class _Keys:
             except KubeError as error:
                 log.warning("the port keys could not be read or rotated: %s", error)
             await asyncio.sleep(KEYS_SECONDS if self.loaded.is_set() else 1.0)
+
+
+def _note_end(task: "asyncio.Task[None]", wakes: Wakes) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        log.error("the task of the %s broke", task.get_name(), exc_info=error)
+        wakes.broken.set()
 
 
 def _give_up() -> NoReturn:

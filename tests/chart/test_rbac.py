@@ -49,6 +49,8 @@ HOME = (
     | rights("coordination.k8s.io", ("leases",), ("get", "update"), "lorafleet-operator")
     | rights("", ("secrets",), ("get", "update"), "lorafleet-port-keys")
     | rights("", ("secrets", "events"), ("create",))
+    | rights("", ("secrets",), ("get", "patch"), "lorafleet-engine-ca")
+    | rights("", ("configmaps",), ("get", *OWN), "lorafleet-engine-ca")
     | rights("apps", ("deployments",), ("get",), "lorafleet-operator")
 )
 OPERATOR_AT_HOME = OPERATOR | HOME
@@ -107,6 +109,28 @@ def test_credentials_of_sources_are_read_only_where_they_are_listed(installed: K
     assert may(installed, "operator", POOLS) == OPERATOR
 
 
+def test_the_gateways_certificate_is_issued_only_where_that_is_asked_for(installed: Kubectl, render: Render) -> None:
+    install(installed, render, "gateway.tls.certificate.enabled=true", "gateway.tls.certificate.by=Operator")
+    own = rights("", ("secrets",), ("get", "patch"), "lorafleet-gateway-tls")
+    try:
+        assert may(installed, "operator", SYSTEM) == OPERATOR_AT_HOME | own
+    finally:
+        install(installed, render)
+
+
+def test_whom_to_trust_is_made_by_an_apply(installed: Kubectl) -> None:
+    """The right to create by name suffices for that, as an apply tells the name."""
+    roots = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "lorafleet-engine-ca", "namespace": SYSTEM},
+        "data": {"ca.crt": "none"},
+    }
+    account = f"--as=system:serviceaccount:{SYSTEM}:lorafleet-operator"
+    installed("apply", "--server-side", "-f", "-", account, stdin=json.dumps(roots))
+    installed("delete", "configmap", "-n", SYSTEM, "lorafleet-engine-ca")
+
+
 @pytest.mark.parametrize(
     ("part", "namespace", "question", "answer"),
     [
@@ -122,6 +146,8 @@ def test_credentials_of_sources_are_read_only_where_they_are_listed(installed: K
         ("operator", POOLS, "update secrets/lorafleet-port-keys", "no"),
         ("operator", SYSTEM, "update secrets/other", "no"),
         ("operator", SYSTEM, "get secrets/other", "no"),
+        ("operator", SYSTEM, "patch configmaps/other", "no"),
+        ("operator", POOLS, "create configmaps/lorafleet-engine-ca", "no"),
         ("operator", SYSTEM, "update leases.coordination.k8s.io/other", "no"),
         ("operator", POOLS, "patch loraadapters.lorafleet.io/pirate", "no"),
         ("operator", POOLS, "delete statefulsets.apps", "yes"),

@@ -6,6 +6,7 @@ from lorafleet_operator.core.port_keys import Period
 from lorafleet_operator.core.snapshot import Neighbours
 from lorafleet_operator.errors import SettingsError
 from lorafleet_operator.settings import read_settings
+from lorafleet_operator.shell.authority import GatewayCertificate
 
 LEAST = {"LORAFLEET_NAMESPACE": "system", "LORAFLEET_ENGINE_IMAGE": "registry.test/engine:1"}
 
@@ -62,3 +63,23 @@ def test_everything_can_be_set() -> None:
 def test_nonsense_is_refused_by_name(wrong: dict[str, str]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         read_settings(LEAST | wrong)
+
+
+def test_who_makes_which_certificate_can_be_said() -> None:
+    assert (read_settings(LEAST).makes_authority, read_settings(LEAST).gateway_certificate) == (True, None)
+    told = {
+        "LORAFLEET_ENGINE_CA_BY": "CertManager",
+        "LORAFLEET_GATEWAY_TLS": '{"secret": "g", "dnsNames": ["llm.example.org"], "ipAddresses": ["10.0.0.1"]}',
+    }
+    settings = read_settings(LEAST | told)
+    assert not settings.makes_authority
+    assert settings.gateway_certificate == GatewayCertificate("g", ("llm.example.org",), ("10.0.0.1",))
+    for name, wrong in (
+        ("LORAFLEET_ENGINE_CA_BY", "Magic"),
+        ("LORAFLEET_GATEWAY_TLS", "nonsense"),
+        ("LORAFLEET_GATEWAY_TLS", "[]"),
+        ("LORAFLEET_GATEWAY_TLS", '{"secret": "g", "dnsNames": ["münchen.example"]}'),
+        ("LORAFLEET_GATEWAY_TLS", '{"secret": "g", "ipAddresses": ["gateway"]}'),
+    ):
+        with pytest.raises(SettingsError, match=name):
+            read_settings(LEAST | {name: wrong})

@@ -6,6 +6,7 @@ long polls, deltas) and nothing else; what inspections find, how long work takes
 
 import asyncio
 import hashlib
+import ssl
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -17,6 +18,7 @@ from aiohttp.typedefs import Middleware
 from lorafleet_contracts.admin import (
     AdapterReport,
     BaseState,
+    CertificateState,
     EngineState,
     InspectRequest,
     MemoryState,
@@ -76,6 +78,7 @@ class StubEngine:
     busiest: int = 0
     merged: MergedState | None = None
     steps: StepsState | None = None
+    certificate: CertificateState | None = None
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
     _changed: dict[str, int] = field(default_factory=dict)
     _removed: list[tuple[int, str]] = field(default_factory=list)
@@ -142,6 +145,7 @@ class StubEngine:
             boot_id=self.boot_id, seq=self.seq, full=since == 0, ready=self.ready, draining=False,
             base=BaseState(name="smollm2"), memory=memory, in_flight=self.in_flight,
             queue=self.queue, usage=self.usage, merged=self.merged, steps=self.steps,
+            certificate=self.certificate,
             versions=[each for key, each in self.versions.items() if self._changed.get(key, 1) > since],
             removed=[key for number, key in self._removed if number > since > 0],
         )  # fmt: skip
@@ -256,8 +260,10 @@ class StubEngine:
 
 
 @asynccontextmanager
-async def run_stub_engine(ip: str, tokens: dict[str, list[str]]) -> AsyncIterator[StubEngine]:
-    """Serve an engine's state and admin ports on one loopback address (127.x.y.z)."""
+async def run_stub_engine(
+    ip: str, tokens: dict[str, list[str]], tls: ssl.SSLContext | None = None
+) -> AsyncIterator[StubEngine]:
+    """Serve an engine's state and admin ports on one loopback address (127.x.y.z), by plain HTTP without `tls`."""
     engine = StubEngine(ip, tokens)
     state, admin = (web.Application(middlewares=[_misbehave(engine)]) for _ in range(2))
     state.add_routes([web.get("/state", engine.get_state)])
@@ -274,7 +280,7 @@ async def run_stub_engine(ip: str, tokens: dict[str, list[str]]) -> AsyncIterato
             runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
             await runner.setup()
             runners.append(runner)
-            await web.TCPSite(runner, ip, int(port)).start()
+            await web.TCPSite(runner, ip, int(port), ssl_context=tls).start()
         yield engine
     finally:
         for runner in runners:

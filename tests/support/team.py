@@ -7,17 +7,20 @@ their statuses and that of the StatefulSet.
 import asyncio
 import base64
 import itertools
+import ssl
 import subprocess
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from e2e.cluster.apiserver import ApiServer
 from e2e.cluster.binaries import locate
 from e2e.cluster.paths import find_cache
+from lorafleet_contracts.names import LABEL_TLS
 from lorafleet_kube.api import KubeApi
 from lorafleet_kube.errors import ApiError
 from lorafleet_kube.paths import NAMESPACES, PODS, SECRETS
@@ -158,18 +161,33 @@ class Team:
         return {port: base64.b64decode(text).decode().split() for port, text in data.items()}
 
     async def engine(
-        self, index: int = 0, pool: str = "smol", engines: str = "shared", *, node: str = ""
+        self,
+        index: int = 0,
+        pool: str = "smol",
+        engines: str = "shared",
+        *,
+        node: str = "",
+        tls: ssl.SSLContext | None = None,
     ) -> StubEngine:
         """A ready engine pod `POOL-SET-INDEX` with a stub behind it, on a node of that name if any."""
         ip = f"127.77.{next(self._addresses)}.{uuid.uuid4().int % 250 + 2}"
-        engine = await self._stack.enter_async_context(run_stub_engine(ip, await self.tokens(pool)))
-        await self.pod(index, pool, ip, engines, node=node)
+        engine = await self._stack.enter_async_context(run_stub_engine(ip, await self.tokens(pool), tls))
+        await self.pod(index, pool, ip, engines, node=node, labels={LABEL_TLS: "true"} if tls else {})
         return engine
 
-    async def pod(self, index: int, pool: str, ip: str, engines: str = "shared", *, node: str = "") -> None:
+    async def pod(
+        self,
+        index: int,
+        pool: str,
+        ip: str,
+        engines: str = "shared",
+        *,
+        node: str = "",
+        labels: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Make a pod, run it and say it is ready."""
         name = f"{pool}-{engines}-{index}"
-        labels = {
+        usual = {
             "lorafleet.io/pool": pool,
             "lorafleet.io/set": engines,
             "controller-revision-hash": TEMPLATE,
@@ -177,7 +195,7 @@ class Team:
         body = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "labels": labels},
+            "metadata": {"name": name, "labels": usual | dict(labels)},
             "spec": {"containers": [{"name": "engine", "image": "registry.test/engine:1"}], "nodeName": node},
         }
         await self.api.request("POST", PODS.path(self.namespace), body=body)

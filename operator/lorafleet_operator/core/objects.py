@@ -9,6 +9,7 @@ from typing import Any
 
 from lorafleet_contracts.resources.pool import LoraPoolSpec
 from lorafleet_operator.core.actions import Apply, Delete
+from lorafleet_operator.core.manifests.certificates import build_certificate
 from lorafleet_operator.core.manifests.disruption import build_disruption_budget
 from lorafleet_operator.core.manifests.engine import build_stateful_set
 from lorafleet_operator.core.manifests.identity import fingerprint, set_name
@@ -25,7 +26,10 @@ OF_A_SET = ("Service", "PodDisruptionBudget", "StatefulSet")
 def due_applies(snapshot: PoolSnapshot, spec: LoraPoolSpec, sets: Sequence[EngineSet]) -> list[Apply]:
     """Objects that the API server is not known to hold as they should be; what protects before what runs."""
     meta, neighbours = snapshot.pool.meta, snapshot.defaults.neighbours
-    manifests = [build_tokens(meta, snapshot.tokens)]
+    tls = snapshot.tls
+    manifests = [build_tokens(meta, snapshot.tokens, tls.roots)]
+    if tls.certificate is not None:
+        manifests.append(build_certificate(meta, tls.certificate, tls.roots))
     if neighbours:
         manifests.append(build_network_policy(meta, neighbours))
     for each in sets:

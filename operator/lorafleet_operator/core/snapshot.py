@@ -199,6 +199,24 @@ class PoolTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate with its key in PEM; `fingerprint` is the certificate's SHA-256."""
+
+    fingerprint: str
+    chain: str
+    key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTls:
+    """What a pool's engines speak TLS with (None: there is nothing to give at this moment, and they keep what they
+    have), and the roots in PEM that whoever connects to them trusts."""
+
+    certificate: Certificate | None = None
+    roots: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSnapshot:
     """One pool and everything that its task decides about. `workloads` are its StatefulSets by the set's name.
 
@@ -215,6 +233,7 @@ class PoolSnapshot:
     namespaces: Mapping[str, Mapping[str, str]]
     defaults: EngineDefaults
     tokens: PoolTokens
+    tls: PoolTls = PoolTls()
     workloads: Mapping[str, Workload] = field(default_factory=dict)
     applied: Mapping[str, str] = field(default_factory=dict)
     refusals: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from lorafleet_operator.shell.admin import EngineAdmin
 from lorafleet_operator.shell.engines import EngineLinks
 from lorafleet_operator.shell.execute import Executor
 from lorafleet_operator.shell.metrics import Metrics
-from lorafleet_operator.shell.observe import Observer
+from lorafleet_operator.shell.observe import Observer, TlsOf
 from lorafleet_operator.shell.source_secrets import SourceSecrets
 from lorafleet_operator.shell.statuses import StatusDesk
 from lorafleet_operator.shell.watches import Watches
@@ -26,4 +26,5 @@ class Parts:
     admin: EngineAdmin
     secrets: SourceSecrets
     keys: Callable[[], PortKeys]
+    tls_of: TlsOf
     metrics: Metrics

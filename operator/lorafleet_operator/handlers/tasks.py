@@ -96,7 +96,7 @@ class PoolTask:
             return DEBOUNCE_SECONDS
         with parts.metrics.plan_seconds.time():
             self._memory.statuses.start_plan()
-            snapshot = parts.observer.observe_pool(self._key, parts.keys(), self._memory)
+            snapshot = parts.observer.observe_pool(self._key, parts.keys(), self._memory, parts.tls_of)
             if snapshot is None:
                 return -1.0
             # In a thread: a snapshot is frozen, and the Lease and the engines' answers must not wait for a large plan.

@@ -21,6 +21,7 @@ from lorafleet_operator.errors import EngineRefusedError, EngineUnreachableError
 from lorafleet_operator.shell.audit import Act, audited
 from lorafleet_operator.shell.engines import engine_url, read_bounded
 from lorafleet_operator.shell.lease import Lease
+from lorafleet_operator.shell.trust import Trust
 
 ACCEPTED = 202
 FIRST_POLL_SECONDS = 0.05
@@ -34,18 +35,20 @@ WHOLE_SECONDS = 900.0
 
 @dataclass(frozen=True, slots=True)
 class AdminAddress:
-    """Where the admin port of a replica is, and the token that opens it."""
+    """Where the admin port of a replica is, what it proves itself with (empty: plain HTTP), and what opens it."""
 
     replica: str
     ip: str
     token: str = field(repr=False)
+    server_name: str = ""
 
 
 class EngineAdmin:
     """The admin port of any engine. Every act is audited."""
 
-    def __init__(self, session: aiohttp.ClientSession, lease: Lease) -> None:
+    def __init__(self, session: aiohttp.ClientSession, lease: Lease, trust: Trust) -> None:
         self._session = session
+        self._trust = trust
         self._lease = lease
 
     async def inspect(self, address: AdminAddress, uid: str, request: InspectRequest) -> AdapterReport:
@@ -105,11 +108,12 @@ class EngineAdmin:
         try:
             async with self._session.request(
                 method,
-                engine_url(address.ip, EnginePort.ADMIN, path),
+                engine_url(address.ip, EnginePort.ADMIN, path, tls=bool(address.server_name)),
                 data=body,
                 headers=headers,
                 timeout=limits,
                 allow_redirects=False,
+                **self._trust.options(address.server_name),
             ) as response:
                 answer = await read_bounded(response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

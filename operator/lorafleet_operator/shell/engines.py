@@ -12,6 +12,7 @@ from lorafleet_contracts.admin import STATE_PATH, EngineState, PortName
 from lorafleet_contracts.names import EnginePort
 from lorafleet_operator.core.snapshot import PoolTokens
 from lorafleet_operator.shell.records import PodRecord, PoolKey
+from lorafleet_operator.shell.trust import Trust
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +50,10 @@ class EngineLinks:
     and then while there is load."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, tokens_of: TokensOf, on_change: Callable[[PoolKey], None]
+        self, session: aiohttp.ClientSession, trust: Trust, tokens_of: TokensOf, on_change: Callable[[PoolKey], None]
     ) -> None:
         self._session = session
+        self._trust = trust
         self._tokens_of = tokens_of
         self._on_change = on_change
         self._links: dict[str, _Link] = {}
@@ -93,6 +95,8 @@ class EngineLinks:
 
     async def _run(self, pod: PodRecord) -> None:
         delay = FIRST_DELAY_SECONDS
+        if pod.server_name:
+            await self._trust.known.wait()
         while True:
             try:
                 state = await self._ask(pod)
@@ -113,11 +117,12 @@ class EngineLinks:
         params = {"since": str(known.seq), "boot": known.boot_id, "timeout": str(WAIT_SECONDS)} if known else {}
         limits = aiohttp.ClientTimeout(total=POLL_SECONDS, sock_connect=CONNECT_SECONDS)
         async with self._session.get(
-            engine_url(pod.ip, EnginePort.STATE, STATE_PATH),
+            engine_url(pod.ip, EnginePort.STATE, STATE_PATH, tls=bool(pod.server_name)),
             params=params,
             headers={"authorization": f"Bearer {token}"},
             timeout=limits,
             allow_redirects=False,
+            **self._trust.options(pod.server_name),
         ) as response:
             if response.status != 200:
                 raise aiohttp.ClientError(f"status {response.status}")
@@ -155,10 +160,10 @@ class EngineLinks:
             self._on_change(pod.pool)
 
 
-def engine_url(ip: str, port: EnginePort, path: str) -> str:
+def engine_url(ip: str, port: EnginePort, path: str, *, tls: bool = False) -> str:
     """URL of one of an engine's ports."""
     host = f"[{ip}]" if ":" in ip else ip
-    return f"http://{host}:{int(port)}{path}"
+    return f"{'https' if tls else 'http'}://{host}:{int(port)}{path}"
 
 
 async def read_bounded(response: aiohttp.ClientResponse) -> bytes:
@@ -191,4 +196,5 @@ def _what_counts(state: EngineState) -> tuple[object, ...]:
         memory and (memory.weights, memory.activations, memory.adapters, memory.adapters_used, memory.kv_tokens),
         sorted((each.key, each.tier, each.phase, each.rank, each.bytes) for each in state.versions),
         {each.key: each.quality.passed for each in state.versions if each.quality},
+        state.certificate,
     )

@@ -66,6 +66,5 @@ class Executor:
         if pod is None or not pod.ip:
             return  # gone since the plan was made; its going wakes the next plan
         self._metrics.calls.labels(type(action).__name__.lower()).inc()
-        memory.calls.start(
-            action, AdminAddress(f"{pod.pool[0]}/{pod.name}", pod.ip, tokens.by_port[PortName.ADMIN.value][0])
-        )
+        token = tokens.by_port[PortName.ADMIN.value][0]
+        memory.calls.start(action, AdminAddress(f"{pod.pool[0]}/{pod.name}", pod.ip, token, pod.server_name))

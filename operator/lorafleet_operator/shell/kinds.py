@@ -10,6 +10,7 @@ LORA_ADAPTERS: Final = Kind(GROUP, VERSION, "loraadapters")
 TENANTS: Final = Kind(GROUP, VERSION, "tenants")
 STATEFUL_SETS: Final = Kind("apps", "v1", "statefulsets")
 DEPLOYMENTS: Final = Kind("apps", "v1", "deployments")
+CONFIG_MAPS: Final = Kind("", "v1", "configmaps")
 SERVICES: Final = Kind("", "v1", "services")
 EVENTS: Final = Kind("", "v1", "events")
 DISRUPTION_BUDGETS: Final = Kind("policy", "v1", "poddisruptionbudgets")
@@ -23,6 +24,7 @@ BY_NAME: Final = {
     "StatefulSet": STATEFUL_SETS,
     "Service": SERVICES,
     "Secret": SECRETS,
+    "ConfigMap": CONFIG_MAPS,
     "PodDisruptionBudget": DISRUPTION_BUDGETS,
     "NetworkPolicy": NETWORK_POLICIES,
 }

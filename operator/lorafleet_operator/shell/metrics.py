@@ -33,6 +33,11 @@ class Metrics:
             registry=self.registry,
         )
         difference.set_function(lambda: max(self._differences.values(), default=0))
+        self.authority_expires = Gauge(
+            "lorafleet_operator_authority_expires_timestamp_seconds",
+            "When the authority of the engines' certificates expires; 0: there is none that can be used.",
+            registry=self.registry,
+        )
         self.calls = Counter("lorafleet_operator_engine_calls", "Admin calls.", ["call"], registry=self.registry)
         self.port_keys_due = Gauge(
             "lorafleet_operator_port_keys_due_timestamp_seconds",

@@ -1,14 +1,17 @@
 """Takes the frozen picture that a plan is made from. Called by the pools' tasks; changes nothing."""
 
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from lorafleet_operator.core.port_keys import PortKeys
 from lorafleet_operator.core.snapshot import (
     EngineDefaults,
     InspectionKey,
+    Meta,
     OrphanSnapshot,
     PoolSnapshot,
+    PoolTls,
     PoolTokens,
     Replica,
     Workload,
@@ -20,6 +23,9 @@ from lorafleet_operator.shell.objects import AppliedObjects
 from lorafleet_operator.shell.records import PodRecord, PoolKey, SetRecord
 from lorafleet_operator.shell.statuses import StatusQueue
 from lorafleet_operator.shell.watches import Watches
+
+TlsOf = Callable[[Meta], PoolTls]
+"""What the engines of a pool are to speak TLS with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,15 @@ class Observer:
         pool = self._watches.pool(key)
         return keys.tokens_for(pool.meta.uid) if pool else None
 
-    def observe_pool(self, key: PoolKey, keys: PortKeys, memory: PoolMemory) -> PoolSnapshot | None:
+    def shown_certificates(self) -> Iterator[tuple[Meta, str | None]]:
+        """For each engine pod with TLS of an existing pool: the pool, and the certificate that its engine shows."""
+        for pod in self._watches.pods():
+            pool = self._watches.pool(pod.pool)
+            if pool is not None and pod.server_name and not pod.deleting:
+                state = self._links.state(pod.uid)
+                yield pool.meta, state.certificate.fingerprint if state and state.certificate else None
+
+    def observe_pool(self, key: PoolKey, keys: PortKeys, memory: PoolMemory, tls_of: TlsOf) -> PoolSnapshot | None:
         """The picture of one pool, None when it is gone."""
         pool = self._watches.pool(key)
         if pool is None:
@@ -83,6 +97,7 @@ class Observer:
             namespaces=self._watches.namespaces(),
             defaults=self._defaults,
             tokens=keys.tokens_for(pool.meta.uid),
+            tls=tls_of(pool.meta),
             workloads={name: _workload(each) for name, each in sets.items()},
             applied=memory.objects.standing(found),
             refusals=memory.objects.refusals(),

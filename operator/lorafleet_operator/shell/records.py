@@ -9,7 +9,15 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from lorafleet_contracts.conditions import Reason
-from lorafleet_contracts.names import EXIT_BASE_DOES_NOT_FIT, LABEL_POOL, LABEL_SET, LABEL_ZONE, SHARED_SET
+from lorafleet_contracts.names import (
+    EXIT_BASE_DOES_NOT_FIT,
+    LABEL_POOL,
+    LABEL_SET,
+    LABEL_TLS,
+    LABEL_ZONE,
+    SHARED_SET,
+    engine_server_name,
+)
 from lorafleet_contracts.resources.adapter import LoraAdapterSpec, LoraAdapterStatus
 from lorafleet_contracts.resources.pool import LoraPoolSpec, LoraPoolStatus
 from lorafleet_contracts.resources.tenant import TenantSpec, TenantStatus
@@ -37,7 +45,8 @@ class Seen(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
-    """An engine pod. `ip` is empty before it has one; `waiting` and `message` say why it does not run."""
+    """An engine pod. `ip` is empty before it has one; `waiting` and `message` say why it does not run. `server_name` is
+    the name that its certificate must have; empty: it speaks plain HTTP."""
 
     name: str
     uid: str
@@ -50,6 +59,7 @@ class PodRecord:
     message: str
     set: str = SHARED_SET
     node: str = ""
+    server_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +127,7 @@ def read_pod(found: Object) -> PodRecord:
     meta, status = found["metadata"], found.get("status") or {}
     labels = meta.get("labels") or {}
     waiting, message = _why_waiting(status)
+    tls = labels.get(LABEL_TLS) == "true"
     return PodRecord(
         name=meta["name"],
         uid=meta["uid"],
@@ -129,6 +140,7 @@ def read_pod(found: Object) -> PodRecord:
         message=message,
         set=labels.get(LABEL_SET, SHARED_SET),
         node=(found.get("spec") or {}).get("nodeName", ""),
+        server_name=engine_server_name(meta["namespace"], labels[LABEL_POOL]) if tls else "",
     )
 
 

@@ -24,6 +24,7 @@ from lorafleet_operator.shell.lease import Lease
 from lorafleet_operator.shell.metrics import Metrics
 from lorafleet_operator.shell.records import PodRecord, PoolKey
 from lorafleet_operator.shell.rotation import Ask, Rotation, name_some, read_uses, rotated_at, started_at
+from lorafleet_operator.shell.trust import Trust
 
 log = logging.getLogger(__name__)
 
@@ -101,10 +102,12 @@ class EngineAsker:
     def __init__(
         self,
         session: aiohttp.ClientSession,
+        trust: Trust,
         pods: Callable[[], list[PodRecord]],
         uid_of: Callable[[PoolKey], str | None],
     ) -> None:
         self._session = session
+        self._trust = trust
         self._pods = pods
         self._uid_of = uid_of
 
@@ -125,10 +128,11 @@ class EngineAsker:
             async with (
                 free,
                 self._session.get(
-                    engine_url(pod.ip, EnginePort.STATE, METRICS_PATH),
+                    engine_url(pod.ip, EnginePort.STATE, METRICS_PATH, tls=bool(pod.server_name)),
                     headers={"authorization": f"Bearer {token}"},
                     timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=CONNECT_SECONDS),
                     allow_redirects=False,
+                    **self._trust.options(pod.server_name),
                 ) as answer,
             ):
                 if answer.status == 200:

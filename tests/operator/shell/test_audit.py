@@ -12,6 +12,7 @@ from lorafleet_operator.errors import EngineRefusedError, EngineUnreachableError
 from lorafleet_operator.shell.admin import AdminAddress, EngineAdmin
 from lorafleet_operator.shell.audit import Act, audited
 from lorafleet_operator.shell.lease import Lease
+from lorafleet_operator.shell.trust import Trust
 from tests.support.fleet import digest_of
 
 VERSION = ("uid-1", digest_of("a"))
@@ -46,7 +47,7 @@ async def test_a_load_has_one_line_with_the_id_that_the_engine_heard(caplog: pyt
     try:
         async with aiohttp.ClientSession() as session:
             address = AdminAddress("serving/smol-0", "127.94.7.2", SECRET)
-            await EngineAdmin(session, HeldLease()).load(address, VERSION, request)
+            await EngineAdmin(session, HeldLease(), Trust()).load(address, VERSION, request)
     finally:
         await runner.cleanup()
 

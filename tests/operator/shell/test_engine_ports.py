@@ -3,7 +3,10 @@
 import asyncio
 import itertools
 import os
+import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -18,18 +21,23 @@ from lorafleet_contracts.admin import (
     SourceSpec,
     UsageState,
 )
+from lorafleet_contracts.names import engine_server_name
 from lorafleet_kube.api import KubeApi
 from lorafleet_operator.core.actions import Fetch, Inspect, Load, Unload
+from lorafleet_operator.core.authority import term_of
 from lorafleet_operator.core.places import Choice
 from lorafleet_operator.core.problems import retry_at
 from lorafleet_operator.core.snapshot import InspectionKey, PoolTokens, VersionOn
 from lorafleet_operator.errors import EngineRefusedError, EngineUnreachableError, NotLeadingError
 from lorafleet_operator.shell.admin import AdminAddress, EngineAdmin
 from lorafleet_operator.shell.calls import PoolCalls
+from lorafleet_operator.shell.certificates import Holder, issue, make_authority, read_authority
 from lorafleet_operator.shell.engines import EngineLinks, engine_url, merge
 from lorafleet_operator.shell.lease import Lease
 from lorafleet_operator.shell.records import PodRecord
+from lorafleet_operator.shell.trust import Trust
 from tests.support.fleet import digest_of, make_state, make_version
+from tests.support.handshake import server_context
 from tests.support.stub_engine import StubEngine, run_stub_engine
 
 ASSET = Fetch(SourceSpec(uri="http://assets/a"))
@@ -85,7 +93,7 @@ async def test_a_state_is_followed_and_only_what_counts_is_told(
     session: aiohttp.ClientSession, engine: StubEngine
 ) -> None:
     told: list[object] = []
-    links = EngineLinks(session, lambda _: TOKENS, told.append)
+    links = EngineLinks(session, Trust(), lambda _: TOKENS, told.append)
     links.follow(pod_at(engine.ip))
     assert not links.tried("pod-uid")
     await until(lambda: links.state("pod-uid") is not None)
@@ -109,7 +117,7 @@ async def test_load_is_told_now_and_then_and_not_with_every_request(
     session: aiohttp.ClientSession, engine: StubEngine
 ) -> None:
     told: list[object] = []
-    links = EngineLinks(session, lambda _: TOKENS, told.append)
+    links = EngineLinks(session, Trust(), lambda _: TOKENS, told.append)
     links.follow(pod_at(engine.ip))
     await until(lambda: links.state("pod-uid") is not None)
     for count in range(1, 4):
@@ -124,7 +132,7 @@ async def test_an_engine_that_refuses_our_token_has_no_state(
     session: aiohttp.ClientSession, engine: StubEngine
 ) -> None:
     told: list[object] = []
-    links = EngineLinks(session, lambda _: None, told.append)
+    links = EngineLinks(session, Trust(), lambda _: None, told.append)
     links.follow(pod_at(engine.ip))
     await until(lambda: links.tried("pod-uid"))
     assert links.state("pod-uid") is None
@@ -138,12 +146,12 @@ async def test_an_engine_that_refuses_our_token_has_no_state(
 async def test_an_engine_gone_mad_has_no_state_and_is_followed_on(
     session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease, fault: str
 ) -> None:
-    links = EngineLinks(session, lambda _: TOKENS, lambda _: None)
+    links = EngineLinks(session, Trust(), lambda _: TOKENS, lambda _: None)
     engine.fault = fault
     links.follow(pod_at(engine.ip))
     await until(lambda: links.tried("pod-uid"))
     assert links.state("pod-uid") is None
-    calls = PoolCalls(EngineAdmin(session, lease), lambda: None, no_secrets)
+    calls = PoolCalls(EngineAdmin(session, lease, Trust()), lambda: None, no_secrets)
     key = InspectionKey("u1", 1)
     calls.start(Inspect(key, "smol-shared-0", ASSET, None), AdminAddress("r", engine.ip, "admin-token"))
     await until(lambda: calls.memory().inspections[key].problem is not None)
@@ -179,7 +187,7 @@ async def test_calls_are_remembered_as_they_end(
     session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease
 ) -> None:
     done = asyncio.Event()
-    calls = PoolCalls(EngineAdmin(session, lease), done.set, no_secrets)
+    calls = PoolCalls(EngineAdmin(session, lease, Trust()), done.set, no_secrets)
     address = AdminAddress("r", engine.ip, "admin-token")
     key = InspectionKey("u1", 1)
     calls.start(Inspect(key, "smol-shared-0", ASSET, None), address)
@@ -207,7 +215,7 @@ async def test_calls_are_remembered_as_they_end(
 async def test_failures_keep_their_problem_and_are_counted(
     session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease
 ) -> None:
-    calls = PoolCalls(EngineAdmin(session, lease), lambda: None, no_secrets)
+    calls = PoolCalls(EngineAdmin(session, lease, Trust()), lambda: None, no_secrets)
     problem = Problem(title="busy", status=503, code=ProblemCode.LOADER_BUSY)
     engine.refusals["http://assets/a"] = problem
     key = InspectionKey("u1", 1)
@@ -223,7 +231,9 @@ async def test_a_clock_that_jumps_neither_delays_nor_hurries_a_retry(
     session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease, jump: float
 ) -> None:
     wall, steady = [50_000.0], [10.0]
-    calls = PoolCalls(EngineAdmin(session, lease), lambda: None, no_secrets, lambda: wall[0], lambda: steady[0])
+    calls = PoolCalls(
+        EngineAdmin(session, lease, Trust()), lambda: None, no_secrets, lambda: wall[0], lambda: steady[0]
+    )
     engine.refusals["http://assets/a"] = Problem(title="busy", status=503, code=ProblemCode.LOADER_BUSY)
     key = InspectionKey("u1", 1)
     calls.start(Inspect(key, "r", ASSET, None), AdminAddress("r", engine.ip, "admin-token"))
@@ -238,7 +248,7 @@ async def test_a_closed_fence_stops_a_call_before_it_leaves(
     session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease
 ) -> None:
     lease.open = False
-    calls = PoolCalls(EngineAdmin(session, lease), lambda: None, no_secrets)
+    calls = PoolCalls(EngineAdmin(session, lease, Trust()), lambda: None, no_secrets)
     load = action_for(engine)
     calls.start(load, AdminAddress("r", engine.ip, "admin-token"))
     await until(lambda: load.target not in calls.memory().loads)
@@ -249,7 +259,7 @@ async def test_a_closed_fence_stops_a_call_before_it_leaves(
 async def test_silence_and_gibberish_are_an_unreachable_engine(
     session: aiohttp.ClientSession, lease: HeldLease
 ) -> None:
-    admin = EngineAdmin(session, lease)
+    admin = EngineAdmin(session, lease, Trust())
     with pytest.raises(EngineUnreachableError):
         await admin.unload(AdminAddress("r", next(ADDRESSES), "t"), ("u", digest_of("x")))
     ip = next(ADDRESSES)
@@ -271,7 +281,7 @@ async def test_a_problem_document_is_a_refusal(
     engine.refusals["http://assets/a"] = Problem(
         title="no", status=422, code=ProblemCode.UNSUPPORTED_ADAPTER, reasons=["DoRA"]
     )
-    admin = EngineAdmin(session, lease)
+    admin = EngineAdmin(session, lease, Trust())
     with pytest.raises(EngineRefusedError) as caught:
         await admin.inspect(
             AdminAddress("r", engine.ip, "admin-token"),
@@ -293,7 +303,7 @@ async def _nobody() -> list[dict[str, object]]:
 async def test_a_replica_without_answers_fails_what_waits_for_it_at_once(
     session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease
 ) -> None:
-    calls = PoolCalls(EngineAdmin(session, lease), lambda: None, no_secrets)
+    calls = PoolCalls(EngineAdmin(session, lease, Trust()), lambda: None, no_secrets)
     engine.fault = "cut"
     keys = [InspectionKey(f"u{number}", 1) for number in range(20)]
     for key in keys:
@@ -316,7 +326,7 @@ async def test_what_is_remembered_keeps_its_age_when_the_clock_is_set(
     session: aiohttp.ClientSession, engine: StubEngine, lease: HeldLease, jump: float
 ) -> None:
     now = [1_800_000_000.0, 500.0]
-    calls = PoolCalls(EngineAdmin(session, lease), lambda: None, no_secrets, lambda: now[0], lambda: now[1])
+    calls = PoolCalls(EngineAdmin(session, lease, Trust()), lambda: None, no_secrets, lambda: now[0], lambda: now[1])
     engine.refusals["http://assets/a"] = Problem(title="no", status=502, code=ProblemCode.SOURCE_UNREACHABLE)
     key = InspectionKey("u1", 1)
     calls.start(Inspect(key, "smol-shared-0", ASSET, None), AdminAddress("r", engine.ip, "admin-token"))
@@ -330,3 +340,35 @@ async def test_what_is_remembered_keeps_its_age_when_the_clock_is_set(
     assert now[0] - memory.inspections[key].at == 3
     assert now[0] - memory.surplus[target] == 3
     await calls.close()
+
+
+async def test_an_engine_with_tls_must_prove_that_it_is_of_its_pool(
+    session: aiohttp.ClientSession, lease: HeldLease, tmp_path: Path
+) -> None:
+    """What it is sent goes to the right one only, and to nobody before it is known whom to trust."""
+    now, right, wrong = time.time(), engine_server_name("demo", "smol"), engine_server_name("demo", "other")
+    authority = read_authority(*(each.encode() for each in make_authority(now)))
+    issued = issue(authority, Holder("pool/u", (right,)), term_of(authority.root, "pool/u", now))
+    tokens = {port: list(accepted) for port, accepted in TOKENS.by_port.items()}
+    context = server_context(issued.chain, issued.key, tmp_path)
+    trust, told = Trust(), asyncio.Event()
+    links = EngineLinks(session, trust, lambda _: TOKENS, lambda _: told.set())
+    async with run_stub_engine(next(ADDRESSES), tokens, context) as engine:
+        links.follow(replace(pod_at(engine.ip), server_name=right))
+        await asyncio.sleep(0.1)
+        assert not links.tried("pod-uid"), "nobody is judged before it is known whom to trust"
+        trust.take(authority.root.pem)
+        await until(lambda: links.state("pod-uid") is not None)
+        await links.close()
+        told.clear()
+        links.follow(replace(pod_at(engine.ip), server_name=wrong))
+        await asyncio.wait_for(told.wait(), 20)
+        assert links.state("pod-uid") is None
+        await links.close()
+
+        admin, version = EngineAdmin(session, lease, trust), ("u", digest_of("x"))
+        await admin.unload(AdminAddress("r", engine.ip, "admin-token", right), version)
+        asked = list(engine.calls)
+        with pytest.raises(EngineUnreachableError, match="Hostname mismatch"):
+            await admin.unload(AdminAddress("r", engine.ip, "admin-token", wrong), version)
+        assert engine.calls == asked

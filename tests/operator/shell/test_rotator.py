@@ -21,6 +21,7 @@ from lorafleet_operator.shell.metrics import Metrics
 from lorafleet_operator.shell.records import PodRecord
 from lorafleet_operator.shell.rotation import rotated_at
 from lorafleet_operator.shell.rotator import PATIENCE_SECONDS, EngineAsker, Rotator
+from lorafleet_operator.shell.trust import Trust
 from tests.support.fake_api import FakeApi, run_fake_api, run_in_thread
 from tests.support.port_keys import OLD, PATH, UID, FollowingEngine, keys_of, put_keys
 
@@ -58,7 +59,7 @@ class Leader:
             PodRecord("smol-1", "pod-uid-1", ("demo", "smol"), "127.0.0.1", False, False, "rev", "", ""),
             PodRecord("odd-0", "pod-uid-2", ("demo", "gone"), "127.0.0.1", True, False, "rev", "", ""),
         ]
-        asker = EngineAsker(self.session, lambda: pods, {("demo", "smol"): UID}.get)
+        asker = EngineAsker(self.session, Trust(), lambda: pods, {("demo", "smol"): UID}.get)
         return Rotator(self.api, self.lease, asker.ask, period, self.metrics, clock=clock)
 
     async def look(self, rotator: Rotator) -> Stage:
