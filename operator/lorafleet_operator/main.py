@@ -51,6 +51,9 @@ log = logging.getLogger(__name__)
 STOPPED, LOST, UNUSABLE = 0, 3, 2
 KEYS_SECONDS = 5.0
 STOP_SECONDS = 10.0
+COLLECTIONS = (50_000, 20, 20)
+"""A plan of many adapters makes hundreds of thousands of objects that go without the collector's help; by default it
+takes a quarter of the plan's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ def main() -> int:
     set_up_logs("operator", settings.log_level)
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # a line an event otherwise
     gc.freeze()  # what the imports have made stays: no collection need walk it
+    gc.set_threshold(*COLLECTIONS)
     return asyncio.run(run_operator(settings))
 
 
@@ -113,6 +117,7 @@ async def _warm_up(stack: AsyncExitStack, settings: Settings) -> _Process:
     identity = f"{settings.pod_name}_{uuid.uuid4()}"
     installation = Installation(api, settings.namespace, settings.deployment)
     lease = Lease(api, (settings.namespace, settings.lease_name), identity, installation.owners)
+    await lease.look()
     return _Process(settings, access, api, session, lease, metrics, wakes, watches, watching)
 
 

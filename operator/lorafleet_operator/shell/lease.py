@@ -80,6 +80,13 @@ class Lease:
         if not self.valid:
             raise NotLeadingError("the Lease is not ours")
 
+    async def look(self) -> None:
+        """See who holds it: the wait for a holder that is dead begins now and not with the first try to acquire."""
+        try:
+            self._is_free(await self._read())
+        except KubeError as error:
+            log.warning("the Lease could not be read: %s", error)
+
     async def acquire(self) -> None:
         """Return once this process leads."""
         leading = await self._try()

@@ -103,6 +103,25 @@ async def api(server: LeaseServer) -> AsyncIterator[KubeApi]:
         yield connection
 
 
+async def test_the_wait_for_a_dead_holder_begins_with_the_first_look(server: LeaseServer, api: KubeApi) -> None:
+    """A new process fills its caches first; if the holder lives, it has renewed by then, and the wait begins anew."""
+    first, second = Contender(api, "first"), Contender(api, "second")
+    assert await first.tries()
+    await second.lease.look()
+    second.clock.now += 16
+    assert await second.tries()
+    await first.lease.look()
+    assert server.lease is not None
+    server.lease["spec"]["renewTime"] = "renewed"
+    first.clock.now += 16
+    assert not await first.tries()
+
+
+async def test_a_look_at_a_server_that_is_away_is_no_failure(server: LeaseServer, api: KubeApi) -> None:
+    server.down = True
+    await Contender(api, "first").lease.look()
+
+
 async def test_the_first_leads_and_the_second_waits_its_whole_duration(api: KubeApi) -> None:
     first, second = Contender(api, "first"), Contender(api, "second")
     assert await first.tries()
