@@ -1,7 +1,10 @@
 """`lorafleet top` through port forwarding to engines' state ports."""
 
 import base64
+import io
 import json
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -98,6 +101,29 @@ def test_a_table_where_there_is_no_terminal(fleet: FakeApi, capsys: pytest.Captu
     assert "smol-shared-0" in printed
     assert "25%" in printed
     assert "demo/pirate" in printed
+
+
+class Terminal(io.StringIO):
+    """Somebody who looks at two tables and then presses Ctrl-C."""
+
+    looks = 0
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        before, self.looks = self.looks, self.looks + text.count("demo/pirate")
+        if before < 2 <= self.looks:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().write(text)
+
+
+def test_a_terminal_is_kept_up_to_date_until_its_user_ends_it(fleet: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    assert run_command(register, "top", "--interval", "0.1") == 0
+    assert terminal.looks >= 2
+    assert "smol-shared-0" in terminal.getvalue()
 
 
 def test_what_is_missing_is_told(fleet: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
