@@ -48,10 +48,11 @@ PROGRAMS = {
         Program("helm", "helm.sh/helm/v4/cmd/helm", "v4.3.1"),
         Program("kube-router", "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router", "v2.1.0"),
         Program("metrics-server", "sigs.k8s.io/metrics-server/cmd/metrics-server", "v0.9.0"),
+        Program("actionlint", "github.com/rhysd/actionlint/cmd/actionlint", "v1.7.12"),
         Program("kstatus", ".", module=REPOSITORY / "tests" / "gitops" / "kstatus"),
     )
 }
-APART = ("metrics-server", "kstatus")
+APART = ("metrics-server", "actionlint", "kstatus")
 """Not every cluster needs it: it is built when it is asked for."""
 NEEDED = tuple(name for name in PROGRAMS if name not in APART)
 """What every cluster is made of."""

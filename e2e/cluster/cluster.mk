@@ -15,7 +15,7 @@ images: assets ## Build all images and bring them into the cluster
 	@python3 -m e2e.cluster images
 
 binaries-apiserver:
-	@python3 -m e2e.cluster binaries etcd kube-apiserver kubectl helm kstatus
+	@python3 -m e2e.cluster binaries etcd kube-apiserver kubectl helm kstatus actionlint
 
 lock: $(STAMP) ## Resolve pyproject.toml into requirements/*.lock; versions already there are kept
 	for extra in $(EXTRAS); do $(COMPILE) --extra $$extra --output-file requirements/$$extra.lock pyproject.toml; done

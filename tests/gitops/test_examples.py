@@ -1,4 +1,4 @@
-"""The examples for Flux, Argo CD and a repository's CI, as far as they can be judged without those."""
+"""What the examples for Flux, Argo CD and a repository's CI say, and that the CI's command works."""
 
 import subprocess
 import sys
