@@ -20,7 +20,7 @@ CHUNK = 1 << 16
 
 @asynccontextmanager
 async def forward(api: KubeApi, pod: tuple[str, str], port: int) -> AsyncIterator[str]:
-    """The base URL of `port` of the pod (namespace, name), while it is open. A connection that can't be made is cut."""
+    """`port` of the pod (namespace, name), as HOST:PORT here while it is open. One that fails to connect is cut."""
     pipes: set[asyncio.Task[None]] = set()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -34,7 +34,7 @@ async def forward(api: KubeApi, pod: tuple[str, str], port: int) -> AsyncIterato
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
         for task in pipes:

@@ -8,6 +8,7 @@ object, and websockets on pods/portforward; all else is 404 or 403, as told.
 import asyncio
 import contextlib
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,14 +110,16 @@ class FakeApi:
 
 
 @contextmanager
-def run_in_thread(app: web.Application, host: str = "127.0.0.1", number: int = 0) -> Iterator[int]:
-    """An application on a local port, any that is free for 0."""
+def run_in_thread(
+    app: web.Application, host: str = "127.0.0.1", number: int = 0, tls: ssl.SSLContext | None = None
+) -> Iterator[int]:
+    """An application on a local port, any that is free for 0; by plain HTTP without `tls`."""
     ready, stop, ports = threading.Event(), asyncio.Event(), []
 
     async def serve() -> None:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
-        await web.TCPSite(runner, host, number).start()
+        await web.TCPSite(runner, host, number, ssl_context=tls).start()
         ports.append(runner.addresses[0][1])
         ready.set()
         await stop.wait()

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives.hashes import SHA256
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -112,6 +110,9 @@ def _stamp_of(path: Path) -> tuple[int, int, int] | None:
 
 def _read(folder: Path) -> _Pair:
     """Raises OSError (ssl.SSLError is one) or ValueError where certificate and key are no pair."""
+    from cryptography import x509  # late: without TLS there need be no cryptography
+    from cryptography.hazmat.primitives.hashes import SHA256
+
     context = _new_context()
     context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
     leaf = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())

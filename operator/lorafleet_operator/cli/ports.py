@@ -2,8 +2,8 @@
 
 Called by the `lorafleet` command. Each step waits until the engines themselves say that it has reached them (see
 shell/rotation.py, which the operator's own period uses, too). A command that was stopped goes on where it was. Its user
-needs: get and update on the Secret `lorafleet-port-keys`, list on pools and pods of all namespaces, and get and create
-on pods/portforward.
+needs: get and update on the Secret `lorafleet-port-keys`, get on the ConfigMap `lorafleet-engine-ca` beside it, list on
+pools and pods of all namespaces, and get and create on pods/portforward.
 """
 
 import argparse
@@ -17,18 +17,20 @@ import aiohttp
 
 from lorafleet_contracts.admin import METRICS_PATH, PortName
 from lorafleet_contracts.durations import DURATION_PATTERN, parse_seconds
-from lorafleet_contracts.names import LABEL_POOL, PORT_KEYS_SECRET, EnginePort
+from lorafleet_contracts.names import ENGINE_CA, ENGINE_CA_KEY, LABEL_POOL, PORT_KEYS_SECRET, EnginePort
 from lorafleet_kube.api import KubeApi
 from lorafleet_kube.errors import KubeError
-from lorafleet_kube.forward import forward
 from lorafleet_kube.paths import PODS, SECRETS
 from lorafleet_operator.cli.connection import AbsentError, add_connection_options, open_api, read_all, read_one
 from lorafleet_operator.cli.output import fail
+from lorafleet_operator.cli.reach import reach
 from lorafleet_operator.cli.record import record
 from lorafleet_operator.core.port_keys import PREVIOUS, EngineUses, Mark, PortKeys, Stage, accepting
 from lorafleet_operator.shell.credentials import read_port_keys
-from lorafleet_operator.shell.kinds import LORA_POOLS
+from lorafleet_operator.shell.kinds import CONFIG_MAPS, LORA_POOLS
+from lorafleet_operator.shell.records import read_server_name
 from lorafleet_operator.shell.rotation import Rotation, name_some, read_uses
+from lorafleet_operator.shell.trust import Trust
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -87,6 +89,7 @@ class _Command:
         self._session = session
         self._terms = terms
         self._tell = tell
+        self._trust = Trust()
         self._rotation = Rotation(api, self._engines, terms.quiet)
 
     async def run(self) -> None:
@@ -137,31 +140,34 @@ class _Command:
             for each in await read_all(self._api, LORA_POOLS, None)
         }
         pods = [each for each in await read_all(self._api, PODS, None, LABEL_POOL) if _ready(each)]
+        if any(map(read_server_name, pods)):
+            where = (("ConfigMap", CONFIG_MAPS), self._terms.namespace, ENGINE_CA)
+            self._trust.take((await read_one(self._api, *where)).get("data", {}).get(ENGINE_CA_KEY, ""))
         asked = []
         for pod in pods:
             meta = pod["metadata"]
             uid = pools.get((meta["namespace"], meta["labels"][LABEL_POOL]))
             if uid is not None:
-                asked.append(self._ask((meta["namespace"], meta["name"]), uid, keys))
+                asked.append(self._ask(pod, uid, keys))
         return list(await asyncio.gather(*asked))
 
     async def _pool_uids(self) -> list[str]:
         return [str(each["metadata"]["uid"]) for each in await read_all(self._api, LORA_POOLS, None)]
 
-    async def _ask(self, pod: tuple[str, str], pool_uid: str, keys: PortKeys) -> EngineUses:
+    async def _ask(self, pod: Mapping[str, Any], pool_uid: str, keys: PortKeys) -> EngineUses:
         """What an engine says, asked with the token that is in use."""
         headers = {"authorization": f"Bearer {keys.tokens_for(pool_uid).by_port[PortName.STATE.value][0]}"}
         uses = None
         try:
             async with (
-                forward(self._api, pod, EnginePort.STATE) as url,
-                self._session.get(url + METRICS_PATH, headers=headers) as answer,
+                reach(self._api, pod, EnginePort.STATE, self._trust) as (url, options),
+                self._session.get(url + METRICS_PATH, headers=headers, **options) as answer,
             ):
                 if answer.status == 200:
                     uses = read_uses(await answer.text())
         except (aiohttp.ClientError, TimeoutError, OSError):
             pass
-        return EngineUses("/".join(pod), pool_uid, uses)
+        return EngineUses(f"{pod['metadata']['namespace']}/{pod['metadata']['name']}", pool_uid, uses)
 
 
 def _ready(pod: Mapping[str, Any]) -> bool:

@@ -1,18 +1,20 @@
 """`lorafleet top`: live rates of a pool's replicas, adapters and tenants, from the engines' own state ports.
 
-Called by the `lorafleet` command. It reaches engines as `kubectl port-forward` does and proves itself with the pool's
-read-only state token, so its user needs, in the pool's namespace: get on the Secret `<pool>-tokens`, list on pods, and
-get and create on pods/portforward.
+Called by the `lorafleet` command. It reaches engines as `kubectl port-forward` does, has them prove that they are of
+the pool, and proves itself with its read-only state token. So its user needs, in the pool's namespace: get on the
+Secret `<pool>-tokens`, list on pods, and get and create on pods/portforward.
 """
 
 import argparse
 import asyncio
 import base64
 import binascii
+import ssl
 import sys
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -21,10 +23,9 @@ from rich.console import Group
 from rich.live import Live
 
 from lorafleet_contracts.admin import STATE_PATH, EngineState, PortName
-from lorafleet_contracts.names import LABEL_POOL, EnginePort
+from lorafleet_contracts.names import ENGINE_CA_KEY, LABEL_POOL, EnginePort
 from lorafleet_kube.api import KubeApi
 from lorafleet_kube.errors import KubeError
-from lorafleet_kube.forward import forward
 from lorafleet_kube.paths import PODS, SECRETS
 from lorafleet_operator.cli.connection import (
     AbsentError,
@@ -36,8 +37,11 @@ from lorafleet_operator.cli.connection import (
 )
 from lorafleet_operator.cli.output import add_output_option, build_table, console, fail, print_json
 from lorafleet_operator.cli.rates import Look, measure
+from lorafleet_operator.cli.reach import reach
 from lorafleet_operator.core.manifests.identity import tokens_name
 from lorafleet_operator.shell.kinds import LORA_POOLS
+from lorafleet_operator.shell.records import read_server_name
+from lorafleet_operator.shell.trust import TlsOptions, Trust
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -45,6 +49,17 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 5.0
 SHOWN = 20
 """Adapters, and tenants, in a table at most; JSON has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """What opens the state ports of a pool's engines, and what proves these."""
+
+    token: str = field(repr=False)
+    trust: Trust
+
+
+_Port = tuple[str, TlsOptions]
 
 
 def register(subparsers: "Subparsers") -> None:
@@ -72,8 +87,8 @@ async def _show(arguments: argparse.Namespace) -> None:
     namespace = namespace_of(arguments) or "default"
     async with open_api(arguments) as api:
         pool = await _choose_pool(api, namespace, arguments.pool)
-        token = await _token(api, namespace, pool)
-        async with aclosing(_follow(api, (namespace, pool), token, arguments.interval)) as rates:
+        access = await _access(api, namespace, pool)
+        async with aclosing(_follow(api, (namespace, pool), access, arguments.interval)) as rates:
             if arguments.output == "json":
                 print_json({"pool": f"{namespace}/{pool}", **await anext(rates)})
             elif arguments.once or not sys.stdout.isatty():
@@ -97,50 +112,54 @@ async def _choose_pool(api: KubeApi, namespace: str, wanted: str | None) -> str:
     raise AbsentError(f"namespace {namespace} has {found}")
 
 
-async def _token(api: KubeApi, namespace: str, pool: str) -> str:
+async def _access(api: KubeApi, namespace: str, pool: str) -> _Access:
     secret = await read_one(api, ("Secret", SECRETS), namespace, tokens_name(pool))
     try:
-        lines = base64.b64decode((secret.get("data") or {}).get(PortName.STATE.value, "")).decode().split()
-    except (binascii.Error, UnicodeDecodeError):
-        lines = []
+        state, roots = (
+            base64.b64decode((secret.get("data") or {}).get(entry, "")).decode()
+            for entry in (PortName.STATE.value, ENGINE_CA_KEY)
+        )
+        lines, trust = state.split(), Trust(roots)
+    except (binascii.Error, UnicodeDecodeError, ssl.SSLError):
+        lines, trust = [], Trust()
     if not lines:
         raise AbsentError(
             f"Secret {namespace}/{tokens_name(pool)} has no token for the state port; the operator makes it"
         )
-    return lines[0]
+    return _Access(lines[0], trust)
 
 
 async def _follow(
-    api: KubeApi, pool: tuple[str, str], token: str, interval: float
+    api: KubeApi, pool: tuple[str, str], access: _Access, interval: float
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Rates from now on, one set an interval. Pods that come and go are followed."""
-    headers = {"authorization": f"Bearer {token}"}
+    headers = {"authorization": f"Bearer {access.token}"}
     limits = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession(headers=headers, timeout=limits))
-        urls: dict[str, str] = {}
+        ports: dict[tuple[str, str], _Port] = {}
         before: Look | None = None
         while True:
-            pods = await read_all(api, PODS, pool[0], f"{LABEL_POOL}={pool[1]}")
-            names = sorted(str(each["metadata"]["name"]) for each in pods)
-            for name in names:
-                if name not in urls:
-                    urls[name] = await stack.enter_async_context(forward(api, (pool[0], name), EnginePort.STATE))
-            after = await _look(session, {name: urls[name] for name in names})
+            found = await read_all(api, PODS, pool[0], f"{LABEL_POOL}={pool[1]}")
+            pods = {(str(each["metadata"]["name"]), read_server_name(each)): each for each in found}
+            for key, pod in pods.items():
+                if key not in ports:
+                    ports[key] = await stack.enter_async_context(reach(api, pod, EnginePort.STATE, access.trust))
+            after = await _look(session, {key[0]: ports[key] for key in sorted(pods)})
             if before is not None:
                 yield measure(before, after)
             before = after
             await asyncio.sleep(interval)
 
 
-async def _look(session: aiohttp.ClientSession, urls: Mapping[str, str]) -> Look:
-    states = await asyncio.gather(*(_ask(session, url) for url in urls.values()))
-    return Look(time.monotonic(), dict(zip(urls, states, strict=True)))
+async def _look(session: aiohttp.ClientSession, ports: Mapping[str, _Port]) -> Look:
+    states = await asyncio.gather(*(_ask(session, port) for port in ports.values()))
+    return Look(time.monotonic(), dict(zip(ports, states, strict=True)))
 
 
-async def _ask(session: aiohttp.ClientSession, url: str) -> EngineState | None:
+async def _ask(session: aiohttp.ClientSession, port: _Port) -> EngineState | None:
     try:
-        async with session.get(url + STATE_PATH) as answer:
+        async with session.get(port[0] + STATE_PATH, **port[1]) as answer:
             if answer.status != 200:
                 return None
             return EngineState.model_validate_json(await answer.read())

@@ -3,6 +3,7 @@
 An object that our models can't read (a newer CRD, say) becomes a record without a spec, which gets a verdict.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -127,7 +128,6 @@ def read_pod(found: Object) -> PodRecord:
     meta, status = found["metadata"], found.get("status") or {}
     labels = meta.get("labels") or {}
     waiting, message = _why_waiting(status)
-    tls = labels.get(LABEL_TLS) == "true"
     return PodRecord(
         name=meta["name"],
         uid=meta["uid"],
@@ -140,8 +140,16 @@ def read_pod(found: Object) -> PodRecord:
         message=message,
         set=labels.get(LABEL_SET, SHARED_SET),
         node=(found.get("spec") or {}).get("nodeName", ""),
-        server_name=engine_server_name(meta["namespace"], labels[LABEL_POOL]) if tls else "",
+        server_name=read_server_name(found),
     )
+
+
+def read_server_name(pod: Mapping[str, Any]) -> str:
+    """The name that an engine pod's certificate must have; empty: it speaks plain HTTP."""
+    meta = pod["metadata"]
+    if meta["labels"].get(LABEL_TLS) != "true":
+        return ""
+    return engine_server_name(meta["namespace"], meta["labels"][LABEL_POOL])
 
 
 def read_node(found: Object) -> NodeRecord:

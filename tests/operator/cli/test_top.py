@@ -5,17 +5,23 @@ import io
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from aiohttp import web
 
 from lorafleet_contracts.admin import BaseState, EngineState, MemoryState, Tier, UsageState, VersionPhase, VersionState
+from lorafleet_contracts.names import engine_server_name
 from lorafleet_operator.cli.rates import Look, measure
 from lorafleet_operator.cli.top import register
+from lorafleet_operator.core.authority import term_of
+from lorafleet_operator.shell.certificates import Holder, issue, make_authority, read_authority
 from tests.support.commands import custom, run_command
 from tests.support.fake_api import FakeApi, run_in_thread
 from tests.support.fleet import digest_of
+from tests.support.handshake import server_context
 
 TOKEN = "s3cret"
 DIGEST = digest_of("pirate")
@@ -50,8 +56,7 @@ def state(requests: int, boot: str = "b1") -> EngineState:
     )  # fmt: skip
 
 
-@pytest.fixture
-def engine() -> Iterator[int]:
+def state_port() -> web.Application:
     """A state port that counts 5 requests more at each look."""
     looks = iter(range(0, 10_000, 5))
 
@@ -62,7 +67,13 @@ def engine() -> Iterator[int]:
 
     app = web.Application()
     app.router.add_get("/state", answer)
-    with run_in_thread(app) as port:
+    return app
+
+
+@pytest.fixture
+def engine() -> Iterator[int]:
+    """An engine of a release without TLS."""
+    with run_in_thread(state_port()) as port:
         yield port
 
 
@@ -144,3 +155,21 @@ def test_a_restarted_engine_has_no_rates_yet() -> None:
     told = measure(Look(0.0, {"r": state(100)}), Look(2.0, {"r": state(110)}))
     assert told["replicas"][0]["requests_per_s"] == 5.0
     assert told["adapters"][0]["tokens_per_s"] == 150.0
+
+
+def test_an_engine_with_tls_is_believed_only_when_it_is_of_the_pool(
+    fleet: FakeApi, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    now = time.time()
+    authority = read_authority(*(each.encode() for each in make_authority(now)))
+    secret = fleet.objects["/api/v1/namespaces/demo/secrets/smol-tokens"]
+    secret["data"]["ca.crt"] = base64.b64encode(authority.root.pem.encode()).decode()
+    fleet.objects["/api/v1/namespaces/demo/pods/smol-shared-0"]["metadata"]["labels"]["lorafleet.io/tls"] = "true"
+    for pool, answers in (("smol", True), ("other", False)):
+        holder = Holder(f"pool/{pool}", (engine_server_name("demo", pool),))
+        issued = issue(authority, holder, term_of(authority.root, holder.identity, now))
+        with run_in_thread(state_port(), tls=server_context(issued.chain, issued.key, tmp_path)) as port:
+            fleet.ports = {"smol-shared-0": port}
+            assert run_command(register, "top", "smol", "--interval", "0.1", "-o", "json") == 0
+        told = json.loads(capsys.readouterr().out)["replicas"][0]
+        assert ("requests_per_s" in told) is answers

@@ -1,8 +1,11 @@
 """Which of a pool's objects are made and which end."""
 
-from lorafleet_operator.core.actions import Delete
+import base64
+from dataclasses import replace
+
+from lorafleet_operator.core.actions import Apply, Delete
 from lorafleet_operator.core.planning import plan_pool
-from lorafleet_operator.core.snapshot import Workload
+from lorafleet_operator.core.snapshot import Certificate, PoolTls, Workload
 from tests.support.fleet import NOW, carry_out, make_pool, make_snapshot
 from tests.support.plans import pick
 
@@ -21,3 +24,16 @@ def test_a_refused_pool_deletes_nothing() -> None:
     there = {"class-64": Workload(2, settled=True)}
     refused = make_pool(allowedNamespaces={"from": "Selector", "selector": {}})
     assert not plan_pool(make_snapshot(pool=refused, workloads=there, cluster_wide=False), NOW).actions
+
+
+def test_what_proves_an_engine_is_there_before_the_engines() -> None:
+    snapshot = replace(make_snapshot(), tls=PoolTls(Certificate("f", "CHAIN", "KEY"), "ROOTS"))
+    made = {each.key: each.manifest for each in pick(plan_pool(snapshot, NOW), Apply)}
+    names = list(made)
+    assert names.index("Secret/smol-tls") < names.index("StatefulSet/smol-shared")
+    texts = {key: base64.b64decode(value).decode() for key, value in made["Secret/smol-tls"]["data"].items()}
+    assert texts == {"tls.crt": "CHAIN", "tls.key": "KEY", "ca.crt": "ROOTS"}
+    assert base64.b64decode(made["Secret/smol-tokens"]["data"]["ca.crt"]) == b"ROOTS"
+
+    without = [each.key for each in pick(plan_pool(replace(snapshot, tls=PoolTls(roots="ROOTS")), NOW), Apply)]
+    assert "Secret/smol-tls" not in without, "what the engines have stays"
