@@ -102,6 +102,21 @@ async def test_a_place_expires_unless_it_is_renewed(
     assert sorted(await raw.zrange(place, 0, -1)) == ["kept", "more"]
 
 
+@pytest.mark.parametrize(("patience", "answered"), [(30.0, True), (0.05, False)])
+async def test_a_burst_waits_for_connections_longer_than_for_an_answer(
+    server: ValkeyServer, raw: Valkey, monkeypatch: pytest.MonkeyPatch, patience: float, answered: bool
+) -> None:
+    monkeypatch.setattr(shared_store, "CONNECTIONS", 2)
+    monkeypatch.setattr(shared_store, "TIMEOUT_SECONDS", 30.0)
+    monkeypatch.setattr(shared_store, "QUEUE_SECONDS", patience)
+    store = SharedStore(store_url(server.port))
+    await raw.client_pause(200)
+    asked = [store.admit(TENANT, Limits(None, None, 1_000), Ask(str(number), 0)) for number in range(100)]
+    said = await asyncio.gather(*asked, return_exceptions=True)
+    assert all(each is None for each in said) == answered
+    await store.close()
+
+
 async def test_it_says_when_it_is_away_and_answers_after_a_restart(tmp_path: Path) -> None:
     port = free_ports(1)[0]
     store = SharedStore(store_url(port))

@@ -22,7 +22,10 @@ STORE_ERRORS = (ValkeyError, OSError, TimeoutError)
 PLACE_SECONDS = 30
 """After which the place of an open request that nobody has renewed is free."""
 TIMEOUT_SECONDS = 0.5
+"""Of a call that is on its way."""
 CONNECTIONS = 64
+QUEUE_SECONDS = 5.0
+"""Of a call that waits for one of them: a burst is no store that is away, which those on their way find out sooner."""
 
 _REFILL = """
 local request_rate, request_most = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -108,7 +111,7 @@ class SharedStore:
         pool = BlockingConnectionPool.from_url(
             url,
             max_connections=CONNECTIONS,
-            timeout=TIMEOUT_SECONDS,
+            timeout=QUEUE_SECONDS,
             socket_timeout=TIMEOUT_SECONDS,
             socket_connect_timeout=TIMEOUT_SECONDS,
             decode_responses=True,
