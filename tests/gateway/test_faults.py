@@ -18,6 +18,7 @@ from tests.gateway.doubles.stack import Stack, digest, make_key, put_adapter, ru
 pytestmark = pytest.mark.envoy
 
 ACME = make_key("acme", "t")
+PIRATE = f"uid-pirate@{digest('a')}"
 CHAT = {"model": "pirate", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -61,6 +62,25 @@ async def test_it_serves_on_while_the_api_server_is_away(stack: Stack) -> None:
     await until(lambda: refuses(stack, "gateway_starting"))
     async with stack.client.get(f"{health}/readyz") as response:
         assert response.status == 503
+
+
+async def test_what_is_published_while_the_api_server_is_away_is_routed_when_it_is_back(stack: Stack) -> None:
+    stack.kubernetes.go_away()
+    put_adapter(stack, "acme", "pirate", digest("c"))
+    for engine in stack.engines:
+        engine.show({PIRATE: Tier.GPU, f"uid-pirate@{digest('c')}": Tier.GPU})
+    assert (await stack.post(ACME, CHAT)).status == 200  # with the version that it knows
+    arrived = [each.headers["x-lorafleet-model"] for engine in stack.engines for each in engine.arrivals]
+    assert arrived == [PIRATE]
+    stack.kubernetes.come_back()
+    await until(lambda: serves_version(stack, f"uid-pirate@{digest('c')}"))
+
+
+async def serves_version(stack: Stack, version: str) -> bool:
+    for engine in stack.engines:
+        engine.arrivals.clear()
+    assert (await stack.post(ACME, CHAT)).status == 200
+    return [each.headers["x-lorafleet-model"] for engine in stack.engines for each in engine.arrivals] == [version]
 
 
 async def refuses(stack: Stack, code: str) -> bool:

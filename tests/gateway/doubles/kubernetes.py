@@ -59,6 +59,10 @@ class KubernetesDouble:
         for queue in self._watchers:
             queue.put_nowait(None)
 
+    def come_back(self) -> None:
+        """Take watches again. What happened meanwhile is told to nobody: who asks for what came since gets 410."""
+        self._away = False
+
     def _tell(self, path: str, event: Object) -> None:
         for queue, watched in self._watchers.items():
             if watched == path:
@@ -68,6 +72,8 @@ class KubernetesDouble:
         """One watch, with the initial events if asked for."""
         if self._away or request.path not in self._objects:
             return web.Response(status=503 if self._away else 404)
+        if "sendInitialEvents" not in request.query and request.query["resourceVersion"] != str(self._version):
+            return web.json_response({"kind": "Status", "code": 410, "reason": "Expired"}, status=410)
         queue: asyncio.Queue[Object | None] = asyncio.Queue()
         self._watchers[queue] = request.path
         response = web.StreamResponse()
