@@ -69,6 +69,8 @@ def _control(group: argparse._ArgumentGroup) -> None:
         "--admin-url", metavar="URL", help="admin port: evict adapters (their version and uri in --models)"
     )
     group.add_argument("--admin-token-file", type=Path, metavar="FILE")
+    group.add_argument("--engine-ca", type=Path, metavar="FILE", help="for https: the key ca.crt of POOL-tokens")
+    group.add_argument("--engine-name", metavar="NAME", help="for https: POOL.NAMESPACE.engines.lorafleet")
     group.add_argument("--tier-samples", type=_positive, default=20, metavar="N", help="adapters timed from each tier")
     group.add_argument("--own-adapters", type=Path, metavar="DIR", help="with --own: a folder of PEFT folders")
     group.add_argument("--caps", type=_caps, default=(4, 8, 16, 32), help="with --own: distinct adapters of a step")
@@ -100,6 +102,8 @@ def _conflict(parsed: argparse.Namespace) -> str:
         return "--own-adapters goes with --own"
     if parsed.admin_url is not None and parsed.state_url is None:
         return "--admin-url needs --state-url, which tells what came of an eviction"
+    if (parsed.engine_ca is None) != (parsed.engine_name is None):
+        return "--engine-ca and --engine-name go together: who signs for the engine, and the name that it must have"
     for port in ("state", "admin"):
         if getattr(parsed, f"{port}_url") is not None and getattr(parsed, f"{port}_token_file") is None:
             return f"--{port}-url needs --{port}-token-file"

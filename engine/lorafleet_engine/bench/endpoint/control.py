@@ -5,12 +5,13 @@ Only for endpoints of ours, and only where addresses and tokens are given; nothi
 """
 
 import asyncio
+import ssl
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypedDict
 
 import aiohttp
 from pydantic import ValidationError
@@ -36,15 +37,27 @@ class ControlError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One port of an engine and its token."""
+    """One port of an engine, its token, and for one that speaks TLS who must answer."""
 
     url: str
     token: str
+    tls: ssl.SSLContext | None = None
+    server_name: str | None = None
 
     @property
     def headers(self) -> dict[str, str]:
         """Of every call."""
         return {"authorization": f"Bearer {self.token}"}
+
+    @property
+    def proof(self) -> "_Proof":
+        """What every call is made with beside that."""
+        return {"ssl": self.tls or True, "server_hostname": self.server_name}
+
+
+class _Proof(TypedDict):
+    ssl: ssl.SSLContext | bool
+    server_hostname: str | None
 
 
 @dataclass(slots=True)
@@ -64,7 +77,8 @@ class Residency:
         try:
             timeout = aiohttp.ClientTimeout(total=wait_s + 30)
             url = self.port.url + STATE_PATH
-            async with self.session.get(url, params=query, headers=self.port.headers, timeout=timeout) as answer:
+            headers, proof = self.port.headers, self.port.proof
+            async with self.session.get(url, params=query, headers=headers, timeout=timeout, **proof) as answer:
                 if answer.status != HTTPStatus.OK:
                     raise ControlError(f"the state port {url} answered {answer.status}: check --state-token-file")
                 state = EngineState.model_validate_json(await answer.read())
@@ -144,7 +158,8 @@ class Admin:
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             try:
-                async with self._session.request(method, url, json=body, headers=self._port.headers) as answer:
+                headers, proof = self._port.headers, self._port.proof
+                async with self._session.request(method, url, json=body, headers=headers, **proof) as answer:
                     if answer.status in (done, HTTPStatus.CREATED):
                         return
                     if answer.status >= HTTPStatus.BAD_REQUEST:

@@ -9,8 +9,9 @@ import asyncio
 import datetime
 import json
 import os
+import ssl
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -170,10 +171,13 @@ class _Here:
         parsed = self.parsed
         if parsed.state_url is None:
             return None
-        residency = Residency(self.session, _port(parsed.state_url, parsed.state_token_file))
+        tls = _tls(parsed.engine_ca)
+        state = _port(parsed.state_url, parsed.state_token_file)
+        residency = Residency(self.session, replace(state, tls=tls, server_name=parsed.engine_name))
         if parsed.admin_url is None:
             return Control(residency, None)
-        return Control(residency, Admin(self.session, _port(parsed.admin_url, parsed.admin_token_file)))
+        admin = _port(parsed.admin_url, parsed.admin_token_file)
+        return Control(residency, Admin(self.session, replace(admin, tls=tls, server_name=parsed.engine_name)))
 
 
 def _port(url: str, file: Path) -> Port:
@@ -181,6 +185,15 @@ def _port(url: str, file: Path) -> Port:
         return Port(url.rstrip("/"), file.read_text().split()[0])
     except (OSError, IndexError) as error:
         raise ControlError(f"{file} must hold the port's token: {error}") from error
+
+
+def _tls(authority: Path | None) -> ssl.SSLContext | None:
+    if authority is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=authority)
+    except OSError as error:
+        raise ControlError(f"{authority} must hold certificates of authorities in PEM: {error}") from error
 
 
 def _check_evictable(catalogue: Catalogue) -> None:
