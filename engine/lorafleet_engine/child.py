@@ -37,7 +37,9 @@ def main(arguments: list[str]) -> None:
 
         run_follower(connection)
     else:
-        from lorafleet_engine.loop import run_loop  # torch takes seconds: imported while the base is being fetched
+        from lorafleet_engine.loop_process import (
+            run_loop,  # torch takes seconds: imported while the base is being fetched
+        )
 
         run_loop(connection, connection.recv())
 

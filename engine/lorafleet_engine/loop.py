@@ -1,21 +1,16 @@
 """The one thread that owns the device: inbox -> schedule -> launch -> tokens of the step before -> outbox.
 
-On a device that runs by itself the next step is planned, packed and launched while the last one runs; only then are the
-last one's tokens awaited. Runs in a process of its own, started by child.py; tests drive it through a Mailbox of their
-own. It never parses, hashes or packs, and it waits for messages only while nothing is live.
+On a device that runs by itself the next step is planned, packed and launched while the last one runs; only then are
+the last one's tokens awaited. Runs in a process of its own (loop_process.py); tests drive it through a Mailbox of their
+own. It never parses, hashes or packs. It waits for messages while nothing is live, and while tenants compete until the
+step in flight needs a successor.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from multiprocessing.connection import Connection
 
-from lorafleet_contracts.capacity import BaseDoesNotFitError
-from lorafleet_contracts.names import EXIT_BASE_DOES_NOT_FIT
-from lorafleet_engine.errors import EngineError, PeerLostError
-from lorafleet_engine.mailbox import Mailbox, PipeMailbox
+from lorafleet_engine.mailbox import Mailbox
 from lorafleet_engine.memory.residency import Resident
 from lorafleet_engine.messages import (
     AdapterLoaded,
@@ -27,9 +22,7 @@ from lorafleet_engine.messages import (
     FinishReason,
     Generate,
     LoadAdapter,
-    LoopConfig,
     LoopCounters,
-    LoopFailed,
     LoopReady,
     LoopState,
     Rejected,
@@ -41,14 +34,13 @@ from lorafleet_engine.messages import (
     UnloadAdapter,
     VersionKey,
 )
-from lorafleet_engine.pauses import Collector, avoid_pauses
-from lorafleet_engine.quality.checking import QualityChecker, make_checker
-from lorafleet_engine.quality.merging import start_engine
+from lorafleet_engine.pauses import Collector
+from lorafleet_engine.quality.checking import QualityChecker
 from lorafleet_engine.requests import LiveRequest, Refusal, RequestRules
 from lorafleet_engine.runner.assembly import EngineCore
 from lorafleet_engine.runner.sampler import Sampled
 from lorafleet_engine.scheduler.sequence import Advance, StepPlan
-from lorafleet_engine.steps import StepMeter
+from lorafleet_engine.steps import StepMeter, StepTimes
 from lorafleet_engine.versions import VersionKeeper
 
 LOADING_WAIT_S = 0.001
@@ -58,37 +50,9 @@ STATE_GAP_S = 0.02
 """How long the state after news of versions may wait while requests run: one of hundreds of versions takes a tenth of a
 step to write, and one tells of many loads."""
 
-PEER_WORDS_S = 5.0
-"""How long the loop waits to be ended by what is known of a peer that it has lost."""
-
-
-def run_loop(connection: Connection, settings: LoopConfig) -> None:
-    """Load the model, then serve until Shutdown or the end of the pipe. Errors go out as LoopFailed first."""
-    mailbox = PipeMailbox(connection)
-    core: EngineCore | None = None
-    try:
-        core = start_engine(settings, partial(_lose, mailbox))
-        avoid_pauses()
-        EngineLoop(core, mailbox, settings.state_interval_s, checker=make_checker(core, settings)).run()
-    except (EOFError, BrokenPipeError):
-        return
-    except PeerLostError as error:
-        time.sleep(PEER_WORDS_S)  # the thread that waits for the peer knows more, and ends this process
-        mailbox.send(LoopFailed(str(error)))
-    except (EngineError, BaseDoesNotFitError) as error:
-        mailbox.send(LoopFailed(str(error), 1 if isinstance(error, EngineError) else EXIT_BASE_DOES_NOT_FIT))
-    except Exception as error:
-        mailbox.send(LoopFailed(f"{type(error).__name__}: {error}"))
-        raise
-    finally:
-        if core is not None:
-            core.close()
-
-
-def _lose(mailbox: PipeMailbox, message: str) -> None:
-    """End this process: a step that waits for a lost peer never ends."""
-    mailbox.send(LoopFailed(f"tensor parallelism: {message}"))
-    os._exit(1)
+LEAD_S = 0.005
+"""So long before a step ends the next one is planned while tenants compete: a step of hundreds of sequences takes some
+milliseconds to plan and to pack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +95,7 @@ class EngineLoop:
         self._last_plan: StepPlan | None = None
         self._step_s = 0.0
         self._steps = StepMeter()
+        self._times = StepTimes()
         self._reported_at = float("-inf")
         self._changed = True
         self._told = False
@@ -181,7 +146,7 @@ class EngineLoop:
     def _patience(self) -> float:
         """Seconds to wait for the first message."""
         if self._live or self._flight:
-            return 0
+            return self._spare()
         checking = self._checker is not None and self._checker.busy
         return LOADING_WAIT_S if self._versions.loading or checking else self._interval
 
@@ -265,14 +230,10 @@ class EngineLoop:
         self._changed = self._told = True
 
     def _step(self) -> None:
-        """Launch the next step, then land the one before (or this one, unless steps are overlapped).
-
-        While tenants compete a step is launched when the one before has landed: who came meanwhile is in the very next.
-        """
-        before = self._flight
-        if before is not None and self._core.scheduler.contended:
-            self._land()
+        """Launch the next step, then land the one before (or this one, unless steps are overlapped)."""
+        if self._spare() > 0:
             return
+        before = self._flight
         launched = self._launch() if self._live else None
         if launched is None and before is None and self._live:
             raise RuntimeError("requests are live but none of them can run")
@@ -281,6 +242,15 @@ class EngineLoop:
         self._flight = launched
         if not self._overlapped:
             self._land()
+
+    def _spare(self) -> float:
+        """Seconds for which the next step need not be planned yet. There are some while tenants compete: whoever comes
+        before the step in flight is about to end is in the very next."""
+        flight = self._flight
+        if flight is None or not self._live or not self._core.scheduler.contended:
+            return 0
+        start = max(flight.began, self._landed_at)
+        return max(start + self._times.expected(flight.plan) - LEAD_S - self._clock(), 0)
 
     def _launch(self) -> "_Flight | None":
         """Plan a step and hand it to the device; None when nothing can run before the step in flight has landed."""
@@ -302,6 +272,7 @@ class EngineLoop:
         flight, self._flight = self._flight, None
         if flight is None:
             return
+        late = flight.sampled.ended
         tokens, told = flight.sampled.wait()
         advances = self._core.scheduler.commit(flight.plan, tokens)
         self._send_tokens(flight, advances, told)
@@ -310,6 +281,7 @@ class EngineLoop:
         self._step_s = now - max(flight.began, self._landed_at)
         self._landed_at = now
         self._steps.add(self._step_s, flight.plan)
+        self._times.learn(self._step_s, flight.plan, late=late)
         chunked = flight.plan.tokens - flight.plan.decodes
         self._count(steps=1, prompt_tokens=chunked, generated_tokens=sum(a.token is not None for a in advances))
 

@@ -23,7 +23,7 @@ LEAST_ROWS = 1024
 INDEX_BYTES = FLOAT_BYTES = 4
 GRAPH_EVERY = 8
 """Batch sizes between two graphs; four are below the first (runner/graphs.py)."""
-MIXED_GRAPHS, MIXED_TOKENS = 24, 1024
+MIXED_GRAPHS, MIXED_TOKENS = 32, 1024
 """Graphs of steps with prompts, each with about twice a decode step's launches; most tokens of prompts in one."""
 SHARED_ROWS, SHARED_CHUNKS = 512, 16
 """Rows of queries that programs sharing the contexts of a few chunks leave, and of how many chunks (graphs' most)."""

@@ -17,7 +17,7 @@ from lorafleet_engine.runner.packing import StepShape
 
 SEQUENCE_STEP = 8
 """Decodes are rounded up to multiples of this, and to powers of two below it."""
-MIXED_DECODES, MIXED_TOKENS = (16, 64), (64, 192, 512, 1024)
+MIXED_DECODES, MIXED_TOKENS = (16, 64, 192), (64, 192, 512, 1024)
 """Decodes (and as many as a step may have) and tokens of prompts that steps with both are rounded up to."""
 MIXED_FEW = 192
 """Tokens of prompts up to which such a step's adapters are computed as in decode steps: its decodes have few tokens

@@ -53,6 +53,11 @@ class Sampled:
         self._returning = Returning(chosen, *extra)
         self._told = told
 
+    @property
+    def ended(self) -> bool:
+        """Whether wait returns at once."""
+        return self._returning.ended
+
     def wait(self) -> tuple[list[int | None], dict[int, Token]]:
         """Wait for them: the token of each row, None for a row that was not finite, and those with more to tell."""
         chosen, *extra = self._returning.wait()

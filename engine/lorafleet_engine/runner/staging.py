@@ -59,6 +59,11 @@ class Returning:
             )
             self._event = _record()
 
+    @property
+    def ended(self) -> bool:
+        """Whether they are here."""
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+
     def wait(self) -> tuple[torch.Tensor, ...]:
         """The tensors, once they are here."""
         if self._event is not None:

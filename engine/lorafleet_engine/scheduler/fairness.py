@@ -4,8 +4,9 @@ Start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996) in the form of the vi
 (Sheng et al.: Fairness in Serving Large Language Models, OSDI 2024). A tenant is charged for a request's tokens when it
 is admitted, then for each token generated; what comes back uncomputed is refunded. The tenant with the smallest counter
 is admitted next. One that begins to wait starts at what has been computed for the one that had least of those that
-wait: idling earns nothing. When nobody waits all start over, at what is admitted of theirs and still to be computed:
-prompts that were admitted while there was room are not ahead of who comes next.
+wait, less the prompts of one short step: its first prompt is not divided with theirs, and idling earns no more than
+that. When nobody waits all start over, at what is admitted of theirs and still to be computed: prompts that were
+admitted while there was room are not ahead of who comes next.
 """
 
 from bisect import insort
@@ -33,16 +34,17 @@ class Tenant:
 
 
 class Tenants:
-    """All tenants with live sequences; a step computes at most `step_tokens`.
+    """All tenants with live sequences. A step computes at most `step_tokens`; a newcomer is `ahead` by so many tokens.
 
     `weights` stand for tenants whose sequences bring none.
     """
 
-    def __init__(self, weights: Mapping[str, float], step_tokens: int) -> None:
+    def __init__(self, weights: Mapping[str, float], step_tokens: int, ahead: int = 0) -> None:
         if min(weights.values(), default=1) <= 0:
             raise ValueError("weights must be positive")
         self._weights = weights
         self._step_tokens = step_tokens
+        self._ahead = ahead
         self._tenants: dict[str, Tenant] = {}
         self._slack = 0.0
         self.queued = 0
@@ -100,7 +102,8 @@ class Tenants:
             self._start_over()
         tenant = self.of(sequence)
         if not tenant.waiting:
-            tenant.counter = max(tenant.counter, self._least_served() if self.queued else 0.0)
+            start = self._least_served() - self._ahead * tenant.price if self.queued else 0.0
+            tenant.counter = max(tenant.counter, start)
         insort(tenant.waiting, sequence, key=lambda s: s.arrival)
         self.queued += 1
         self._slack = max(self._slack, (sequence.pending + self._step_tokens) * tenant.price)

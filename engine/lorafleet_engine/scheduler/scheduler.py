@@ -43,7 +43,7 @@ class Scheduler:
         self._limits = limits
         self._prefix = prefix
         self._rotation = Rotation(limits.distinct_adapters, limits.rank_sum)
-        self._tenants = Tenants(weights or {}, limits.tokens)
+        self._tenants = Tenants(weights or {}, limits.tokens, min(limits.contended, limits.tokens))
         self._batch = Batch(limits, pool, self._tenants, prefix)
         self._arrivals = 0
         self._calm = CALM_STEPS

@@ -5,7 +5,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 
 from lorafleet_contracts.names import EXIT_BASE_DOES_NOT_FIT
-from lorafleet_engine.loop import run_loop
+from lorafleet_engine.loop_process import run_loop
 from lorafleet_engine.messages import (
     Generate,
     LoopConfig,

@@ -117,7 +117,7 @@ def test_steps_with_few_tokens_of_prompts_have_few_shapes() -> None:
     assert None not in shapes
     captured = set(mixed_shapes(most, limits, tiled=True))
     assert shapes <= captured
-    assert len(captured) == 2 * len(shapes) == 2 * 3 * 4
+    assert len(captured) == 2 * len(shapes) == 2 * 4 * 4
     assert {with_lora(shape, limits) for shape in shapes if shape} <= captured
     kinds: dict[TileShape, set[int]] = {FEW_TOKENS: set(), MANY_TOKENS: set()}
     for shape in captured:
