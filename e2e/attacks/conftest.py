@@ -1,7 +1,7 @@
-"""The siege of the quickstart: two hostile tenants beside it, a hostile store, slow clients; all gone afterwards."""
+"""The siege of the quickstart: hostile namespaces beside it, a hostile store, slow clients; all gone afterwards."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 
@@ -9,8 +9,8 @@ import pytest
 
 from e2e.attacks import store
 from e2e.attacks.api import OWN
-from e2e.attacks.objects import RULES, TENANCY, TRIALS, lora
-from e2e.attacks.siege import GREEDY, MALLORY, Siege
+from e2e.attacks.objects import LIMITS, MOST, OUTSIDER, RULES, TENANCY, TRIALS, lora
+from e2e.attacks.siege import GREEDY, MALLORY, STRANGER, Siege
 from e2e.attacks.slow import SlowClients
 from e2e.client import Client
 from e2e.cluster.paths import REPOSITORY
@@ -25,6 +25,17 @@ from lorafleet_contracts.keys import SECRET_BYTES, KeyName, format_key, key_dige
 PAUSE = 2.0
 """Seconds between two requests of the neighbour who must notice nothing."""
 PROGRAM = ("e2e/attacks/store.py", "tests/engine/support/hostile.py")
+HOSTILE = (MALLORY, GREEDY, STRANGER)
+VICTIMS = ("acme", "globex")
+MORE: Mapping[str, Object] = {
+    "weight": {"weight": 1000},
+    "isolation": {"isolation": "Dedicated"},
+    "requests": {"limits": {**LIMITS, "requestsPerSecond": MOST + 1}},
+    "concurrency": {"limits": {**LIMITS, "concurrentRequests": MOST + 1}},
+    "in-sum": {"limits": {**LIMITS, "requestsPerSecond": 2}},
+    "no-limits": {},
+}
+"""By tenant, what each asks for beyond `tenancy`."""
 TYPE = {"apiVersion": "lorafleet.io/v1alpha1", "kind": "Tenant"}
 
 
@@ -39,23 +50,25 @@ def siege(fleet: Fleet, keys: Keys) -> Iterator[Siege]:
         slow = exits.enter_context(SlowClients.opened(place, keys.acme))
         exits.enter_context(_opened_pool(fleet))
         tenant, mallory, expired = _mallory()
-        greedy = {"weight": _greedy("weight", weight=1000), "isolation": _greedy("isolation", isolation="Dedicated")}
+        half, _ = _outsider("half", GREEDY, limits={**LIMITS, "requestsPerSecond": MOST - 1})  # the rest is too little
+        greedy = {name: _outsider(name, GREEDY, **more) for name, more in MORE.items()}
+        outsider, stranger = _outsider(OUTSIDER, STRANGER, adapters={"names": [OUTSIDER, "demo/pirate"], "base": True})
         own = lora(OWN, "http://demo-assets/adapters/shout", sharedWith={"namespaceSelector": {}})
-        fleet.apply(*_store(), tenant, own, *(each for each, _ in greedy.values()))
+        fleet.apply(*_store(), tenant, outsider, own, half, *(each for each, _ in greedy.values()))
         pods = exits.enter_context(namespace_of_probes(fleet, MALLORY))  # waits for the store too
         fleet.apply(*(each.manifest for each in TRIALS))
         neighbour = exits.enter_context(asking(Client(f"http://{place[0]}:{place[1]}", keys.acme)))
         neighbour.pause = PAUSE
         ready = ("loraadapter", OWN, MALLORY)
         wait_until(lambda: holds(fleet.get(*ready), "Ready"), seconds=90, what="Mallory's adapter is Ready")
-        used = {keys.acme, keys.globex, mallory, expired, *(key for _, key in greedy.values())}
+        used = {keys.acme, keys.globex, mallory, expired, stranger, *(key for _, key in greedy.values())}
         secret = {name: key for name, (_, key) in greedy.items()}
-        yield Siege(fleet, place, keys, mallory, expired, secret, pods, slow, neighbour, began, used)
+        yield Siege(fleet, place, keys, mallory, expired, secret, stranger, pods, slow, neighbour, began, used)
 
 
 @contextmanager
 def _opened_pool(fleet: Fleet) -> Iterator[None]:
-    """The demo's pool admits the two hostile namespaces while the block runs."""
+    """The demo's pool admits two of the hostile namespaces while the block runs, and leaves nobody without limits."""
     pool = fleet.get("lorapool", POOL)
     assert pool
     kept = pool["spec"]["sources"]
@@ -65,16 +78,20 @@ def _opened_pool(fleet: Fleet) -> Iterator[None]:
         "tenancy": TENANCY,
         "sources": {"allow": [*kept["allow"], *RULES]},
     }
-    for namespace in (MALLORY, GREEDY):
+    for namespace in HOSTILE:
         fleet.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": RESTRICTED}})
+    for tenant in VICTIMS:
+        fleet.patch("tenant", tenant, {"limits": dict.fromkeys(LIMITS, MOST // len(VICTIMS))})
     fleet.patch("lorapool", POOL, changes)
     try:
         yield
     finally:
-        for namespace in (MALLORY, GREEDY):
+        for namespace in HOSTILE:
             fleet.kubectl.run("delete", "loraadapters,tenants", "--all", "-n", namespace, "--wait=false")
         fleet.patch("lorapool", POOL, {"allowedNamespaces": None, "tenancy": None, "sources": kept})
-        fleet.kubectl.run("delete", "namespace", MALLORY, GREEDY, "--wait=false", "--ignore-not-found")
+        for tenant in VICTIMS:
+            fleet.patch("tenant", tenant, {"limits": None})
+        fleet.kubectl.run("delete", "namespace", *HOSTILE, "--wait=false", "--ignore-not-found")
 
 
 def _store() -> list[Object]:
@@ -104,19 +121,21 @@ def _store() -> list[Object]:
 
 def _mallory() -> tuple[Object, str, str]:
     """A tenant by the victim's name who lists the victim's adapters, its key, and one that has expired."""
-    names = [OWN, "demo/pirate", "demo/shout", "demo/support"]
+    names = [OWN, "demo/pirate", "demo/shout", "demo/support", f"{STRANGER}/{OUTSIDER}"]
     keys = {id: _make_key(KeyName(MALLORY, "acme", id)) for id in ("now", "old")}
     entries = [
         {"id": "now", "sha256": key_digest(keys["now"])},
         {"id": "old", "sha256": key_digest(keys["old"]), "expiresAt": "2020-01-01T00:00:00Z"},
     ]
-    return _tenant("acme", MALLORY, {"adapters": {"names": names}, "apiKeys": entries}), keys["now"], keys["old"]
+    spec = {"adapters": {"names": names}, "apiKeys": entries, "limits": LIMITS}
+    return _tenant("acme", MALLORY, spec), keys["now"], keys["old"]
 
 
-def _greedy(name: str, **more: object) -> tuple[Object, str]:
-    key = _make_key(KeyName(GREEDY, name, "k1"))
+def _outsider(name: str, namespace: str, **more: object) -> tuple[Object, str]:
+    """A tenant with such a spec, and its key."""
+    key = _make_key(KeyName(namespace, name, "k1"))
     spec = {"adapters": {"base": True}, "apiKeys": [{"id": "k1", "sha256": key_digest(key)}], **more}
-    return _tenant(name, GREEDY, spec), key
+    return _tenant(name, namespace, spec), key
 
 
 def _tenant(name: str, namespace: str, spec: Object) -> Object:

@@ -18,6 +18,7 @@ KINDS: Mapping[str, Kind] = {
     "archive bombs and files without end": objects.archives,
     "hostile safetensors headers": objects.safetensors,
     "more than `tenancy` allows": objects.claims,
+    "a namespace that the pool does not admit": objects.strangers,
     "model names squatted across namespaces": objects.squats,
     "slow-loris": api.slowness,
 }

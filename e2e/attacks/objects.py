@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from e2e.attacks.api import OWN, OWN_ANSWER, UNKNOWN
-from e2e.attacks.siege import GREEDY, MALLORY, Outcome, Siege
+from e2e.attacks.siege import GREEDY, MALLORY, STRANGER, Outcome, Siege
 from e2e.attacks.store import ASKED_FOR, BOMBS, CASES, HEADERS, LED_ASTRAY, slug
 from e2e.attacks.wire import CHAT, bearer, chat, make_request, send
 from e2e.cluster.errors import CommandFailed
@@ -21,10 +21,20 @@ RULES = (
     {"prefix": f"http://private.{DEMO}.svc/", "namespaces": [DEMO]},
 )
 """What the pool allows besides the demo's own files."""
-TENANCY = {"maxPriority": 0, "maxMinReplicas": 63, "maxWeight": 100, "maxPinnedBytes": "1k", "isolation": ["Shared"]}
+MOST = 1000
+LIMITS = {"requestsPerSecond": MOST, "concurrentRequests": MOST}
+TENANCY = {
+    "maxPriority": 0,
+    "maxMinReplicas": 63,
+    "maxWeight": 100,
+    "maxPinnedBytes": "1k",
+    "maxLimits": LIMITS,
+    "isolation": ["Shared"],
+}
 VERDICT_SECONDS = 120.0
 
 NOT_ALLOWED, UNSUPPORTED, TOO_MUCH = "SourceNotAllowed", "UnsupportedAdapter", "ExceedsPoolLimit"
+NOT_ADMITTED, NO_MODELS = "NamespaceNotAllowed", "an empty list"
 TOO_LARGE, NO_STRAYS = "DoesNotFit", "asked for nothing else"
 UNREACHABLE = "SourceUnreachable"
 ADDRESSES = {
@@ -104,7 +114,9 @@ CLAIMS = [
     Trial("replicas", lora("everywhere", GOOD, GREEDY, minReplicas=64), TOO_MUCH),
     Trial("pinned bytes", lora("for-ever", GOOD, GREEDY, pinned=True), TOO_MUCH),
 ]
-TRIALS = [*SOURCES, *ARCHIVES, *WEIGHTS, *SQUATS, *CLAIMS]
+OUTSIDER = "outsider"
+STRANGERS = [Trial("an adapter", lora(OUTSIDER, GOOD, STRANGER, sharedWith={"namespaceSelector": {}}), NOT_ADMITTED)]
+TRIALS = [*SOURCES, *ARCHIVES, *WEIGHTS, *SQUATS, *CLAIMS, *STRANGERS]
 
 
 def sources(siege: Siege) -> Iterator[Outcome]:
@@ -141,6 +153,22 @@ def claims(siege: Siege) -> Iterator[Outcome]:
         yield Outcome(f"tenant's {name}", TOO_MUCH, found["reason"])
         reply = send(siege.gateway, make_request(f"POST {CHAT}", bearer(key), chat("smollm2-135m")))
         yield Outcome(f"a request with more {name}", "403 tenant_not_accepted", str(reply))
+
+
+def strangers(siege: Siege) -> Iterator[Outcome]:
+    """A namespace that the pool does not admit: what is in it is nobody's, and whose key is of there has nothing."""
+    yield from _verdicts(siege, STRANGERS)
+    found = condition(siege.fleet.get("tenant", OUTSIDER, STRANGER), "Accepted")
+    yield Outcome("a tenant", NOT_ADMITTED, found["reason"])
+    for name in (OUTSIDER, OWN, f"{DEMO}/{OWN}", "support", "smollm2-135m", "base"):
+        reply = send(siege.gateway, make_request(f"POST {CHAT}", bearer(siege.stranger), chat(name)))
+        yield Outcome(f"{name} with a key of there", UNKNOWN, str(reply))
+    listed = send(siege.gateway, make_request("GET /v1/models", bearer(siege.stranger)))
+    answer = NO_MODELS if listed.json.get("data") == [] else str(listed)
+    yield Outcome("the models of a key of there", NO_MODELS, answer)
+    for name in (OUTSIDER, f"{STRANGER}/{OUTSIDER}"):
+        reply = send(siege.gateway, make_request(f"POST {CHAT}", bearer(siege.mallory), chat(name)))
+        yield Outcome(f"{name} with a key of a namespace that names it", UNKNOWN, str(reply))
 
 
 def squats(siege: Siege) -> Iterator[Outcome]:

@@ -14,6 +14,8 @@ MALLORY = "lorafleet-e2e-mallory"
 """A namespace that the quickstart's pool admits, its tenant and that one's adapter `pirate`."""
 GREEDY = "lorafleet-e2e-greedy"
 """Another; what is in it wants more than the pool's `tenancy` leaves."""
+STRANGER = "lorafleet-e2e-stranger"
+"""A namespace that the pool does not admit, with an adapter for everybody and a tenant with a key."""
 CANARY = "xylophone-canary-4711"
 """In prompts: no log may have it."""
 
@@ -37,6 +39,7 @@ class Siege:
     mallory: str = field(repr=False)
     expired: str = field(repr=False)
     greedy: Mapping[str, str] = field(repr=False)
+    stranger: str = field(repr=False)
     pods: list[Spot]
     slow: SlowClients
     neighbour: Seen

@@ -9,7 +9,7 @@ import pytest
 from e2e.attacks.api import OWN
 from e2e.attacks.kinds import KINDS
 from e2e.attacks.page import count
-from e2e.attacks.siege import CANARY, GREEDY, MALLORY, Outcome, Siege
+from e2e.attacks.siege import CANARY, GREEDY, MALLORY, STRANGER, Outcome, Siege
 from e2e.engines import POOL, restarts
 from e2e.fleet import DEMO, NAMESPACE
 from e2e.reliability.records import Record, write_record
@@ -61,7 +61,7 @@ def written(siege: Siege) -> dict[str, str]:
         for namespace in (NAMESPACE, DEMO)
         for pod in siege.fleet.list("pods", namespace)
     }
-    for namespace in (NAMESPACE, DEMO, MALLORY, GREEDY):
+    for namespace in (NAMESPACE, DEMO, MALLORY, GREEDY, STRANGER):
         listed = "events,loraadapters,tenants,lorapools"
         asked[f"objects of {namespace}"] = ("get", listed, "-n", namespace, "-o", "yaml")
     with ThreadPoolExecutor() as threads:
