@@ -1,14 +1,20 @@
 """No caller and no user can make our metrics grow without end: each has a bound, and all are driven past it here."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from lorafleet_contracts.admin import Tier
+from lorafleet_contracts.admin import PortName, Tier
 from lorafleet_contracts.conditions import Reason
+from lorafleet_contracts.tokens import TOKEN_USED_METRIC
+from lorafleet_engine.server.auth import CHECK_SECONDS, TokenFile, TokenUses
 from lorafleet_engine.server.metrics import FIRST, LATENCY, MAX_PAIRS, MAX_TIMED_PAIRS, STEP, WHOLE
 from lorafleet_gateway.shell.metrics import MAX_TENANTS
+from lorafleet_operator.core.port_keys import PortKeys, Stage
 from lorafleet_operator.shell.pool_metrics import MAX_POOLS
 from tests.support.registries import CODES, PHASES, TIERS, drive_engine, drive_gateway, drive_operator
 
@@ -81,6 +87,21 @@ def test_engine() -> None:
     assert labelled(registry) <= ENGINE.keys()
     found = series(registry)["lorafleet_adapter_requests"]
     assert found == ENGINE["lorafleet_adapter_requests"], "the cap was not reached"
+
+
+def test_tokens_of_the_ports(tmp_path: Path) -> None:
+    """What was rotated away leaves nothing behind; who offers new keys beside old ones gets one more for each port."""
+    registry = CollectorRegistry()
+    tick = partial(next, itertools.count(step=CHECK_SECONDS))
+    files = {port: TokenFile(tmp_path / port.value, clock=tick) for port in PortName}
+    registry.register(TokenUses(files))
+    keys = PortKeys({port.value: b"0" for port in PortName})
+    for number in range(1, 20):
+        offered = keys.offer(dict.fromkeys(PortName, str(number).encode()))
+        for keys in (offered, offered.replace(), offered.replace().settle()):
+            for port, accepted in keys.tokens_for("uid").by_port.items():
+                (tmp_path / port).write_text("\n".join(accepted))
+            assert series(registry)[TOKEN_USED_METRIC] == len(PortName) * (1 if keys.stage is Stage.RESTING else 2)
 
 
 def test_gateway() -> None:
