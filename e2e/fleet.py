@@ -52,6 +52,7 @@ class Fleet:
         """
         self.make_namespace()
         self.kubectl.run("apply", "--server-side", "--force-conflicts", "-f", str(CHART / "crds"))
+        self.forget_killed()
         chosen = [word for setting in settings for word in ("--set", setting)]
         waiting = ("--wait", "--timeout", "5m")
         self._helm("upgrade", "--install", RELEASE, str(CHART), *waiting, *image_values(), *chosen)
@@ -59,6 +60,11 @@ class Fleet:
     def make_namespace(self) -> None:
         """The namespace of the release, where there is none yet."""
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": RESTRICTED}})
+
+    def forget_killed(self) -> None:
+        """Drop Helm's note of an operation that was killed midway: it refuses every other one while that stands."""
+        mark = f"owner=helm,name={RELEASE},status in (pending-install,pending-upgrade,pending-rollback)"
+        self.kubectl.run("delete", "secrets", "-n", NAMESPACE, "-l", mark)
 
     def roll_back(self) -> None:
         """Go back to the revision before and wait until operator and gateway are ready."""
