@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lorafleet_contracts.admin import LIVE_PATH, READY_PATH, SourceAccess
-from lorafleet_contracts.names import EnginePort
+from lorafleet_contracts.names import LABEL_TLS, SERVING_TLS_PORT, EnginePort, tls_secret
 from lorafleet_contracts.resources.pool import EngineSpec, LoraPoolSpec
 from lorafleet_operator.core.manifests.identity import labels, object_meta, selector_labels, set_name, tokens_name
 from lorafleet_operator.core.manifests.quantities import parse_bytes
@@ -15,6 +15,7 @@ from lorafleet_operator.core.sources import base_access, source_of
 USER_ID = 65532
 CACHE_DIR = "/var/cache/lorafleet"
 TOKENS_DIR = "/etc/lorafleet/tokens"
+TLS_DIR = "/etc/lorafleet/tls"
 VOLUMES_DIR = "/volumes"
 DRAIN_SECONDS = 600
 GRACE_SECONDS = DRAIN_SECONDS + 30
@@ -40,7 +41,7 @@ def build_stateful_set(pool: Meta, spec: LoraPoolSpec, defaults: EngineDefaults,
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": engines.partition}},
             "selector": {"matchLabels": selector_labels(pool.name, engines.name)},
             "template": {
-                "metadata": {"labels": labels(pool.name, engines.name)},
+                "metadata": {"labels": labels(pool.name, engines.name) | {LABEL_TLS: "true"}},
                 "spec": _pod(pool, spec, defaults, engines),
             },
         },
@@ -116,7 +117,7 @@ def _container(spec: LoraPoolSpec, defaults: EngineDefaults, engines: EngineSet)
         "image": spec.engine.pod.image or defaults.image,
         "imagePullPolicy": defaults.pull_policy,
         "env": _environment(spec, engines.merged),
-        "ports": [{"name": port.name.lower(), "containerPort": int(port), "protocol": "TCP"} for port in EnginePort],
+        "ports": [{"name": _port_name(port), "containerPort": int(port), "protocol": "TCP"} for port in EnginePort],
         "resources": _resources(spec.engine),
         # Generous where a busy machine would be punished by a restart; quick where only routing is at stake.
         "startupProbe": _probe(LIVE_PATH, period=2, timeout=4, failures=150),
@@ -133,6 +134,7 @@ def _container(spec: LoraPoolSpec, defaults: EngineDefaults, engines: EngineSet)
             {"name": "lorafleet-shm", "mountPath": "/dev/shm"},
             {"name": "lorafleet-tmp", "mountPath": "/tmp"},
             {"name": "lorafleet-tokens", "mountPath": TOKENS_DIR, "readOnly": True},
+            {"name": "lorafleet-tls", "mountPath": TLS_DIR, "readOnly": True},
             *(
                 {"name": volume["name"], "mountPath": f"{VOLUMES_DIR}/{volume['name']}", "readOnly": True}
                 for volume in spec.engine.pod.volumes
@@ -169,6 +171,7 @@ def _environment(spec: LoraPoolSpec, merged: Merge | None) -> list[dict[str, str
         "LORAFLEET_DISK_CACHE_DIR": CACHE_DIR,
         "LORAFLEET_VOLUMES_DIR": VOLUMES_DIR,
         "LORAFLEET_TOKENS_DIR": TOKENS_DIR,
+        "LORAFLEET_TLS_DIR": TLS_DIR,
         "LORAFLEET_DRAIN_SECONDS": str(DRAIN_SECONDS),
         "LORAFLEET_MERGE_ADAPTER": merged.uri if merged else "",
         "LORAFLEET_MERGE_ACCESS": _told(source_of(merged.uri, merged.namespace, spec).access) if merged else "",
@@ -194,13 +197,19 @@ def _volumes(pool: Meta, spec: LoraPoolSpec) -> list[dict[str, Any]]:
         {"name": "lorafleet-shm", "emptyDir": {"medium": "Memory", "sizeLimit": shm}},
         {"name": "lorafleet-tmp", "emptyDir": {}},
         {"name": "lorafleet-tokens", "secret": {"secretName": tokens_name(pool.name)}},
+        {"name": "lorafleet-tls", "secret": {"secretName": tls_secret(pool.name)}},
         *spec.engine.pod.volumes,
     ]
 
 
+def _port_name(port: EnginePort) -> str:
+    """The name of the serving port is what gateways see of a pod's TLS."""
+    return SERVING_TLS_PORT if port is EnginePort.SERVING else port.name.lower()
+
+
 def _probe(path: str, period: int, timeout: int, failures: int) -> dict[str, Any]:
     return {
-        "httpGet": {"path": path, "port": EnginePort.STATE.name.lower()},
+        "httpGet": {"path": path, "port": _port_name(EnginePort.STATE), "scheme": "HTTPS"},
         "periodSeconds": period,
         "timeoutSeconds": timeout,
         "failureThreshold": failures,
