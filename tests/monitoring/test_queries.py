@@ -2,7 +2,9 @@
 
 import json
 import re
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import promql_parser
@@ -13,7 +15,9 @@ from prometheus_client import Metric
 from dashboards.generate import rendered
 from e2e.cluster.paths import REPOSITORY
 from lorafleet_contracts.conditions import Reason
+from lorafleet_engine.server.tls import TlsFolder
 from lorafleet_operator.core.figures import UNSEEN
+from tests.support.authority import make_authority
 from tests.support.queries import CHART, Shipped, alerts, panels
 from tests.support.registries import drive_engine, drive_gateway, drive_operator
 
@@ -25,7 +29,10 @@ OF_TARGETS = {"pool", "replica", "pod", "job", "instance", "namespace"}
 def families() -> list[Metric]:
     """Every metric of the three programs."""
     registries = (drive_engine(1), drive_gateway(1), drive_operator(1).registry)
-    return [family for registry in registries for family in registry.collect()]
+    with tempfile.TemporaryDirectory() as folder:
+        make_authority(Path(folder) / "authority").write_pair(Path(folder) / "tls", "engine")
+        tls = list(TlsFolder(Path(folder) / "tls").collect())
+    return [*(family for registry in registries for family in registry.collect()), *tls]
 
 
 def exported() -> dict[str, set[str]]:
