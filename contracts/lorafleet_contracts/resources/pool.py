@@ -96,7 +96,7 @@ class EngineMemory(Resource):
 
     gpu_utilization_percent: Annotated[int, Field(ge=10, le=98)] = 92
     host_cache: Quantity = "1Gi"
-    disk_cache: Quantity = "10Gi"
+    disk_cache: Quantity = "40Gi"
 
 
 class ResourceRequirements(Resource):

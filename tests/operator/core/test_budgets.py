@@ -157,7 +157,7 @@ def test_what_tenants_own_replicas_would_be_made_of_is_judged_before_there_are_a
 
 
 def test_a_base_that_no_pod_can_fetch_is_refused_before_there_is_one() -> None:
-    pool = replace(make_pool(), spec=spec("15.22G", "nvidia.com/gpu"))
+    pool = replace(make_pool(), spec=spec("15.22G", "nvidia.com/gpu", memory={"diskCache": "10Gi"}))
     plan = plan_pool(make_snapshot(pool=pool, replicas=(), workloads={}), NOW)
     assert not [each for each in plan.actions if isinstance(each, Apply)]
     [written] = [each.status for each in plan.statuses if each.kind == "LoraPool"]
@@ -170,11 +170,12 @@ def test_a_base_that_no_pod_can_fetch_is_refused_before_there_is_one() -> None:
 @pytest.mark.parametrize(
     ("wanted", "source", "refused"),
     [
-        (spec("15.22G", "nvidia.com/gpu"), "https://assets/base", True),
-        (spec("15.22G", "nvidia.com/gpu"), "pvc://models/base", False),
+        (spec("16.1G", "nvidia.com/gpu"), "https://assets/base", False),
+        (spec("15.22G", "nvidia.com/gpu", memory={"diskCache": "10Gi"}), "https://assets/base", True),
+        (spec("15.22G", "nvidia.com/gpu", memory={"diskCache": "10Gi"}), "pvc://models/base", False),
         (spec("15.22G", "nvidia.com/gpu", memory={"diskCache": "16Gi"}), "https://assets/base", False),
-        (spec("15.22G", "nvidia.com/gpu", dtype="float32"), "https://assets/base", False),
-        (spec("30.44G", "nvidia.com/gpu", dtype="float32"), "https://assets/base", True),
+        (spec("85G", "nvidia.com/gpu", dtype="float32"), "https://assets/base", False),
+        (spec("87G", "nvidia.com/gpu", dtype="float32"), "https://assets/base", True),
         (spec(None, "nvidia.com/gpu"), "https://assets/base", False),
     ],
 )
