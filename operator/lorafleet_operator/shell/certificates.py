@@ -55,7 +55,8 @@ def make_authority(now: float) -> tuple[str, str]:
     """The certificate and key, in PEM, of a new authority."""
     key = ec.generate_private_key(CURVE)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lorafleet engines")])
-    builder = _builder(key.public_key(), key.public_key(), name, (now - EARLY_SECONDS, now + ROOT_SECONDS))
+    mark = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    builder = _builder(key.public_key(), mark, name, (now - EARLY_SECONDS, now + ROOT_SECONDS))
     certificate = (
         builder.subject_name(name)
         .serial_number(x509.random_serial_number())
@@ -102,7 +103,7 @@ def issue(authority: Authority, holder: Holder, term: Term) -> Certificate:
     marks = "/".join(map(str, (holder.identity, *holder.names, *holder.addresses, *_terms(term))))
     serial = int.from_bytes(_derive(authority, f"serial/{marks}", SERIAL_BYTES), "big") >> 1
     issuer = authority.certificate
-    builder = _builder(key.public_key(), authority.key.public_key(), issuer.subject, (term.starts, term.expires))
+    builder = _builder(key.public_key(), _mark(authority), issuer.subject, (term.starts, term.expires))
     certificate = (
         builder.subject_name(x509.Name([]))
         .serial_number(serial + 1)
@@ -116,7 +117,7 @@ def issue(authority: Authority, holder: Holder, term: Term) -> Certificate:
 
 
 def _builder(
-    subject: PublicKey, issuer: PublicKey, name: x509.Name, valid: tuple[float, float]
+    subject: PublicKey, issuer: x509.SubjectKeyIdentifier, name: x509.Name, valid: tuple[float, float]
 ) -> x509.CertificateBuilder:
     starts, expires = (datetime.fromtimestamp(int(each), UTC) for each in valid)
     return (
@@ -126,8 +127,16 @@ def _builder(
         .not_valid_before(starts)
         .not_valid_after(expires)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(subject), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer), critical=False)
     )
+
+
+def _mark(authority: Authority) -> x509.SubjectKeyIdentifier:
+    """What its certificate calls its key: by SHA-1 or otherwise (cert-manager's is not), and clients compare."""
+    try:
+        return authority.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    except x509.ExtensionNotFound:
+        return x509.SubjectKeyIdentifier.from_public_key(authority.key.public_key())
 
 
 def _terms(term: Term) -> tuple[int, int]:

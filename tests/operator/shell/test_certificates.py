@@ -2,11 +2,15 @@
 
 import ssl
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from lorafleet_operator.core.authority import Term, term_of
 from lorafleet_operator.core.snapshot import Certificate
@@ -56,6 +60,23 @@ def test_while_an_authority_changes_both_are_accepted(tmp_path: Path) -> None:
         old.root.fingerprint,
         new.root.fingerprint,
     }
+
+
+def test_an_authority_may_call_its_key_as_it_likes(tmp_path: Path) -> None:
+    """Go does so by SHA-256, and so cert-manager does."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "theirs")])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1)
+        .not_valid_before(datetime.fromtimestamp(NOW - 1, UTC))
+        .not_valid_after(datetime.fromtimestamp(NOW + 1000, UTC))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier(b"any name of it"), critical=False)
+        .sign(key, SHA256())
+    )
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    authority = read_authority(certificate.public_bytes(Encoding.PEM), pem)
+    assert shake_hands(issued(authority), Trust(authority.root.pem).options(POOL.names[0]), tmp_path) == "TLSv1.3"
 
 
 def test_a_gateway_is_known_by_its_names_and_addresses(tmp_path: Path) -> None:
