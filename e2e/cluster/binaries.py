@@ -50,9 +50,14 @@ PROGRAMS = {
         Program("metrics-server", "sigs.k8s.io/metrics-server/cmd/metrics-server", "v0.9.0"),
         Program("actionlint", "github.com/rhysd/actionlint/cmd/actionlint", "v1.7.12"),
         Program("kstatus", ".", module=REPOSITORY / "tests" / "gitops" / "kstatus"),
+        Program(
+            "cert-manager",
+            "github.com/cert-manager/cert-manager/cmd/controller",
+            module=REPOSITORY / "tests" / "chart" / "certmanager",
+        ),
     )
 }
-APART = ("metrics-server", "actionlint", "kstatus")
+APART = ("metrics-server", "actionlint", "kstatus", "cert-manager")
 """Not every cluster needs it: it is built when it is asked for."""
 NEEDED = tuple(name for name in PROGRAMS if name not in APART)
 """What every cluster is made of."""

@@ -30,14 +30,19 @@ def mounted(documents: list[dict[str, Any]]) -> str:
     return str(secret)
 
 
-@pytest.fixture(scope="module")
-def cert_manager(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """cert-manager's own definitions, out of its module."""
-    told = run(["go", "mod", "download", "-json", CERT_MANAGER], cwd=tmp_path_factory.mktemp("module"))
+def apply_definitions(kubectl: Kubectl, scratch: Path, *kinds: str) -> None:
+    """cert-manager's own definitions of these kinds, out of its module."""
+    told = run(["go", "mod", "download", "-json", CERT_MANAGER], cwd=scratch)
     folder = Path(json.loads(told)["Dir"]) / "deploy" / "crds"
-    for kind in ("certificates", "issuers"):
+    for kind in kinds:
         kubectl("apply", "--server-side", "-f", folder / f"cert-manager.io_{kind}.yaml")
     kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+
+
+@pytest.fixture(scope="module")
+def cert_manager(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What is needed of cert-manager's own definitions."""
+    apply_definitions(kubectl, tmp_path_factory.mktemp("module"), "certificates", "issuers")
 
 
 @pytest.mark.parametrize(
