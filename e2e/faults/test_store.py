@@ -1,5 +1,7 @@
 """The artifact store is slow, hung, down or lying: what is there serves on, and each verdict says what to do."""
 
+from pathlib import Path
+
 import pytest
 
 from e2e.faults.conftest import stored
@@ -53,7 +55,7 @@ def test_a_store_that_is_down_is_said_and_tried_again(stage: Stage, store: Fault
 
 
 def test_a_store_that_cuts_connections_is_said_and_tried_again(stage: Stage, store: FaultyStore) -> None:
-    for_a_while(stage, store, "cut", "cut", "an artifact store that cuts connections", "cannot be fetched")
+    for_a_while(stage, store, "cut", "cut", "an artifact store that cuts connections", "broke")
 
 
 def for_a_while(stage: Stage, store: FaultyStore, mode: Mode, name: str, title: str, word: str) -> None:
@@ -67,17 +69,18 @@ def for_a_while(stage: Stage, store: FaultyStore, mode: Mode, name: str, title: 
         wait_until(lambda: is_ready(stage, name), seconds=90, what="Ready by itself")
 
 
-def test_wrong_bytes_are_refused_and_the_old_version_serves(stage: Stage, store: FaultyStore) -> None:
-    """An update of `shout` to poet's files, which are not those of the declared digest."""
+def test_wrong_bytes_are_refused_and_the_old_version_serves(stage: Stage, store: FaultyStore, tmp_path: Path) -> None:
+    """An update of `shout` to files of a declared digest that no engine has yet, and that are not what is sent."""
     honest = stage.fleet.get("loraadapter", "shout")
     assert honest
-    folder = store.folder / "poet"
+    store.serve_new(tmp_path, "novel")
+    folder = tmp_path / "novel"
     digest = folder_digest(folder, adapter_files(folder))
     with fault(stage, "store-lying", "an artifact store that sends wrong bytes") as watch:
         watch.changed.add("loraadapters/shout")
         store.mode = "wrong-bytes"
         watch.broken()
-        source = {"uri": f"{store.address}poet", "digest": digest}
+        source = {"uri": f"{store.address}novel", "digest": digest}
         try:
             stage.fleet.patch("loraadapter", "shout", {"source": source})
             wait_until(lambda: stalled(stage.fleet, "shout"), seconds=60, what="the lie is told")
