@@ -24,7 +24,11 @@ def test_bootstrap_writes_what_envoy_needs_and_names_it(tmp_path: Path) -> None:
     done = run(["bootstrap"], tmp_path)
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()) == tmp_path / "envoy/bootstrap.json"
-    assert sorted(each.name for each in (tmp_path / "envoy").iterdir()) == ["bootstrap.json", "cds.json"]
+    assert sorted(each.name for each in (tmp_path / "envoy").iterdir()) == [
+        "bootstrap.json",
+        "cds.json",
+        "engine-roots.json",
+    ]
 
 
 @pytest.mark.parametrize(
