@@ -31,22 +31,26 @@ class Target:
     trust: Trust | None = None
 
 
-def configuration(targets: Sequence[Target]) -> str:
-    """Prometheus' own file. YAML; one job a target."""
+def configure(folder: Path, targets: Sequence[Target]) -> Path:
+    """Write Prometheus' own file, with one job a target, and what it refers to; returns its path."""
     jobs = [
         {
             "job_name": f"target-{number}",
             "static_configs": [{"targets": [urlsplit(each.address).netloc], "labels": each.labels}],
             **({"authorization": {"credentials": each.token}} if each.token else {}),
-            **(_tls(each.trust) if each.trust else {}),
+            **(_tls(folder / f"target-{number}.crt", each.trust) if each.trust else {}),
         }
         for number, each in enumerate(targets)
     ]
-    return yaml.safe_dump({"global": {"scrape_interval": "2s"}, "scrape_configs": jobs})
+    file = folder / "prometheus.yml"
+    file.write_text(yaml.safe_dump({"global": {"scrape_interval": "2s"}, "scrape_configs": jobs}))
+    return file
 
 
-def _tls(trust: Trust) -> dict[str, object]:
-    return {"scheme": "https", "tls_config": {"ca": trust.roots, "server_name": trust.name}}
+def _tls(file: Path, trust: Trust) -> dict[str, object]:
+    """Roots go into a file: not every Prometheus takes them in its own."""
+    file.write_text(trust.roots)
+    return {"scheme": "https", "tls_config": {"ca_file": str(file), "server_name": trust.name}}
 
 
 @contextmanager
@@ -54,11 +58,10 @@ def running(folder: Path, targets: Sequence[Target]) -> Iterator[httpx.Client]:
     """A client of a Prometheus that scrapes these, while the block runs."""
     cache = find_cache()
     fetch_missing(cache)
-    (folder / "prometheus.yml").write_text(configuration(targets))
     (port,) = find_free_ports(1)
     command = [
         locate(cache, "prometheus"),
-        f"--config.file={folder / 'prometheus.yml'}",
+        f"--config.file={configure(folder, targets)}",
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
         "--web.console.templates=/nonexistent",
