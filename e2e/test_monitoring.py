@@ -57,7 +57,9 @@ def prometheus(fleet: Fleet, acme: Client, tmp_path: Path) -> Iterator[httpx.Cli
 @pytest.fixture
 def comers(fleet: Fleet, prometheus: httpx.Client) -> Iterator[None]:
     """Both adapters, once every engine was scraped without them."""
-    wait_until(lambda: ask(prometheus, "lorafleet_load_seconds_count"), seconds=60, what="a first scrape")
+    engines = fleet.list("pods", selector=f"{LABEL_POOL}={POOL}")
+    scraped = "count by (replica) (lorafleet_load_seconds_count)"
+    wait_until(lambda: len(ask(prometheus, scraped)) == len(engines), seconds=60, what="a first scrape of every engine")
     fleet.apply(adapter(LATE, source="robot"), adapter(MISSING))
     yield
     for name in (LATE, MISSING):
