@@ -22,6 +22,8 @@ MAX_PAIRS = 1000
 MAX_TIMED_PAIRS = 200
 """Those with histograms of their own."""
 LATENCY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+LOADS = {"fetch": ("source", "disk"), "pack": ("source", "disk"), "load": ("source", "disk", "host")}
+"""Phases of a load by where it began. All are there from the start: the first of a kind is no rise otherwise."""
 FIRST = (0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 WHOLE = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 STEP = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0)
@@ -101,6 +103,9 @@ class Metrics:
         self._load = Histogram(
             "lorafleet_load_seconds", "Load by phase", ("phase", "start_tier"), registry=registry, buckets=LATENCY
         )
+        for phase, tiers in LOADS.items():
+            for tier in tiers:
+                self._load.labels(phase, tier)
         self._evictions = Counter(
             "lorafleet_adapter_evictions_total",
             "Adapters that made way for others",
