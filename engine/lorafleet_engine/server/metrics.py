@@ -100,12 +100,7 @@ class Metrics:
         self._queue_wait = Histogram(
             "lorafleet_queue_wait_seconds", "Arrival to first step", registry=registry, buckets=LATENCY
         )
-        self._load = Histogram(
-            "lorafleet_load_seconds", "Load by phase", ("phase", "start_tier"), registry=registry, buckets=LATENCY
-        )
-        for phase, tiers in LOADS.items():
-            for tier in tiers:
-                self._load.labels(phase, tier)
+        self._load = _loads(registry)
         self._evictions = Counter(
             "lorafleet_adapter_evictions_total",
             "Adapters that made way for others",
@@ -232,3 +227,13 @@ class RequestWatch:
     def end(self, code: int) -> None:
         """It has ended with this HTTP status."""
         self._metrics.count_request(*self._who, code, perf_counter() - self._began)
+
+
+def _loads(registry: CollectorRegistry) -> Histogram:
+    """The loads by phase and by where they began, none so far of each kind."""
+    labels = ("phase", "start_tier")
+    loads = Histogram("lorafleet_load_seconds", "Load by phase", labels, registry=registry, buckets=LATENCY)
+    for phase, tiers in LOADS.items():
+        for tier in tiers:
+            loads.labels(phase, tier)
+    return loads
