@@ -39,7 +39,7 @@ class Tenants:
     `weights` stand for tenants whose sequences bring none.
     """
 
-    def __init__(self, weights: Mapping[str, float], step_tokens: int, ahead: int = 0) -> None:
+    def __init__(self, weights: Mapping[str, float], step_tokens: int, ahead: int) -> None:
         if min(weights.values(), default=1) <= 0:
             raise ValueError("weights must be positive")
         self._weights = weights

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from lorafleet_contracts.admin import METRICS_PATH, PortName
+from lorafleet_contracts.admin import PortName
 from lorafleet_contracts.durations import DURATION_PATTERN, parse_seconds
 from lorafleet_contracts.names import ENGINE_CA, ENGINE_CA_KEY, LABEL_POOL, PORT_KEYS_SECRET, EnginePort
 from lorafleet_kube.api import KubeApi
@@ -29,7 +29,7 @@ from lorafleet_operator.core.port_keys import PREVIOUS, EngineUses, Mark, PortKe
 from lorafleet_operator.shell.credentials import read_port_keys
 from lorafleet_operator.shell.kinds import CONFIG_MAPS, LORA_POOLS
 from lorafleet_operator.shell.records import read_server_name
-from lorafleet_operator.shell.rotation import Rotation, name_some, read_uses
+from lorafleet_operator.shell.rotation import WAITS_FOR, Rotation, ask_uses, name_some
 from lorafleet_operator.shell.trust import Trust
 
 if TYPE_CHECKING:
@@ -40,10 +40,6 @@ ANSWER_SECONDS = 10.0
 PAUSE_SECONDS = 1.0
 LEAST_QUIET_SECONDS = 15.0
 """Gateways and operator ask an engine at least this often, so whoever still has an old token shows within this time."""
-WAITS_FOR = {
-    Stage.OFFERED: "engines that do not accept the new tokens yet",
-    Stage.REPLACED: "engines where an old token was used of late, or that do not say",
-}
 
 
 class UnfinishedError(Exception):
@@ -156,15 +152,11 @@ class _Command:
 
     async def _ask(self, pod: Mapping[str, Any], pool_uid: str, keys: PortKeys) -> EngineUses:
         """What an engine says, asked with the token that is in use."""
-        headers = {"authorization": f"Bearer {keys.tokens_for(pool_uid).by_port[PortName.STATE.value][0]}"}
+        token = keys.tokens_for(pool_uid).by_port[PortName.STATE.value][0]
         uses = None
         try:
-            async with (
-                reach(self._api, pod, EnginePort.STATE, self._trust) as (url, options),
-                self._session.get(url + METRICS_PATH, headers=headers, **options) as answer,
-            ):
-                if answer.status == 200:
-                    uses = read_uses(await answer.text())
+            async with reach(self._api, pod, EnginePort.STATE, self._trust) as (url, options):
+                uses = await ask_uses(self._session, url, token, **options)
         except (aiohttp.ClientError, TimeoutError, OSError):
             pass
         return EngineUses(f"{pod['metadata']['namespace']}/{pod['metadata']['name']}", pool_uid, uses)

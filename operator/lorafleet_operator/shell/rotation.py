@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from lorafleet_contracts.admin import PortName
+from lorafleet_contracts.admin import METRICS_PATH, PortName
 from lorafleet_contracts.names import PORT_KEYS_SECRET
 from lorafleet_contracts.tokens import TOKEN_USED_METRIC
 from lorafleet_kube.api import KubeApi
@@ -32,10 +33,16 @@ from lorafleet_operator.core.port_keys import (
     watch,
 )
 from lorafleet_operator.shell.credentials import KEY_BYTES, read_port_keys
+from lorafleet_operator.shell.engines import read_bounded
 
 STARTED, ROTATED = "lorafleet.io/rotation-started", "lorafleet.io/rotated"
 """Annotations of the Secret: since when a rotation goes on, and when the last one ended."""
-CONFLICT = 409
+WAITS_FOR = {
+    Stage.OFFERED: "engines that do not accept the new tokens yet",
+    Stage.REPLACED: "engines where an old token is still used, or that do not say",
+}
+"""What a rotation at a stage waits for, before the names of those engines."""
+OK, CONFLICT = 200, 409
 NAMED = 5
 """Engines that a message names."""
 
@@ -111,6 +118,21 @@ class Rotation:
                 raise
             return Look()
         return Look(reached=keys.stage)
+
+
+async def ask_uses(session: aiohttp.ClientSession, url: str, token: str, **options: Any) -> Uses | None:
+    """What an engine at `url` says of its tokens; None where its answer is not what it should be.
+
+    `options` are those of a request. Raises aiohttp.ClientError, OSError or TimeoutError where it does not answer.
+    """
+    headers = {"authorization": f"Bearer {token}"}
+    async with session.get(url + METRICS_PATH, headers=headers, allow_redirects=False, **options) as answer:
+        if answer.status != OK:
+            return None
+        try:
+            return read_uses((await read_bounded(answer)).decode())
+        except ValueError:
+            return None
 
 
 def rotated_at(secret: Object) -> float:

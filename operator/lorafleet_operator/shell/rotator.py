@@ -11,19 +11,19 @@ from typing import Any, Literal
 
 import aiohttp
 
-from lorafleet_contracts.admin import METRICS_PATH, PortName
+from lorafleet_contracts.admin import PortName
 from lorafleet_contracts.names import FIELD_MANAGER, PORT_KEYS_SECRET, EnginePort
 from lorafleet_kube.api import KubeApi
 from lorafleet_kube.errors import KubeError
 from lorafleet_operator.core.port_keys import EngineUses, Period, PortKeys, Stage
 from lorafleet_operator.shell.credentials import read_port_keys
-from lorafleet_operator.shell.engines import CONNECT_SECONDS, engine_url, read_bounded
+from lorafleet_operator.shell.engines import CONNECT_SECONDS, engine_url
 from lorafleet_operator.shell.events import Event, involved
 from lorafleet_operator.shell.kinds import EVENTS
 from lorafleet_operator.shell.lease import Lease
 from lorafleet_operator.shell.metrics import Metrics
 from lorafleet_operator.shell.records import PodRecord, PoolKey
-from lorafleet_operator.shell.rotation import Ask, Rotation, name_some, read_uses, rotated_at, started_at
+from lorafleet_operator.shell.rotation import WAITS_FOR, Ask, Rotation, ask_uses, name_some, rotated_at, started_at
 from lorafleet_operator.shell.trust import Trust
 
 log = logging.getLogger(__name__)
@@ -32,10 +32,6 @@ ANSWER_SECONDS = 5.0
 ASKED_AT_ONCE = 32
 PATIENCE_SECONDS = 900.0
 """How long a step may wait for engines before that is told of."""
-WAITS_FOR = {
-    Stage.OFFERED: "engines that do not accept the new tokens yet",
-    Stage.REPLACED: "engines where an old token is still used, or that do not say",
-}
 
 
 class Rotator:
@@ -123,20 +119,12 @@ class EngineAsker:
 
     async def _ask(self, free: asyncio.Semaphore, pod: PodRecord, pool_uid: str, keys: PortKeys) -> EngineUses:
         token = keys.tokens_for(pool_uid).by_port[PortName.STATE.value][0]
+        url = engine_url(pod.ip, EnginePort.STATE, "", tls=bool(pod.server_name))
+        limits = aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=CONNECT_SECONDS)
         uses = None
         try:
-            async with (
-                free,
-                self._session.get(
-                    engine_url(pod.ip, EnginePort.STATE, METRICS_PATH, tls=bool(pod.server_name)),
-                    headers={"authorization": f"Bearer {token}"},
-                    timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=CONNECT_SECONDS),
-                    allow_redirects=False,
-                    **self._trust.options(pod.server_name),
-                ) as answer,
-            ):
-                if answer.status == 200:
-                    uses = read_uses((await read_bounded(answer)).decode())
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            async with free:
+                uses = await ask_uses(self._session, url, token, timeout=limits, **self._trust.options(pod.server_name))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
             log.debug("metrics of %s: %r", pod.name, error)
         return EngineUses(f"{pod.pool[0]}/{pod.name}", pool_uid, uses)

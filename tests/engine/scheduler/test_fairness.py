@@ -238,7 +238,7 @@ def test_prompt_tokens_go_to_whoever_had_least(budget: int, asked: list[tuple[in
 
 
 def test_a_tenant_has_the_weight_that_its_newest_request_brings() -> None:
-    tenants = Tenants({}, 10)
+    tenants = Tenants({}, 10, 0)
     first, second = Sequence("r1", [1], 1, tenant="a", weight=4), Sequence("r2", [1], 1, tenant="a", weight=2)
     tenants.arrive(first)
     assert tenants.of(first).price == 0.25
@@ -248,4 +248,4 @@ def test_a_tenant_has_the_weight_that_its_newest_request_brings() -> None:
 
 def test_weights_are_positive() -> None:
     with pytest.raises(ValueError, match="positive"):
-        Tenants({"a": 0}, 10)
+        Tenants({"a": 0}, 10, 0)

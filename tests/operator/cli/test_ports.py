@@ -74,7 +74,7 @@ async def test_an_engine_that_has_not_heard_keeps_the_old_keys_in_use(engine: Fo
 
 async def test_an_old_token_that_is_used_keeps_the_old_keys_accepted(engine: FollowingEngine) -> None:
     engine.late = 100
-    with pytest.raises(UnfinishedError, match="an old token was used of late"):
+    with pytest.raises(UnfinishedError, match="an old token is still used"):
         await rotate(Terms("lorafleet-system", quiet=60.0, patience=1.0))
     keys = keys_of(engine.api).by_entry
     assert {port: keys[port + PREVIOUS] for port in OLD} == OLD
