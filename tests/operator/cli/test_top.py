@@ -129,6 +129,15 @@ class Terminal(io.StringIO):
         return super().write(text)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C ends what runs, though a shell starts background jobs with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_terminal_is_kept_up_to_date_until_its_user_ends_it(fleet: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stdout", terminal)
