@@ -23,9 +23,9 @@ itself, as openai's does (2 to 20 times). Seconds count from the moment of the f
 |---|{rules}---|---|---|
 """
 CLOCK = """
-A clock that jumps can't be made there: all pods share the machine's. That it neither hurries nor delays anything is
-held by tests of the operator (`tests/operator/shell/test_engine_ports.py`, `test_lease.py`,
-`tests/operator/core/test_plan_calm.py`).
+Clocks are set in the programs of operators and gateways: all pods share the machine's own. That a clock that jumps
+neither hurries nor delays anything is held by `tests/operator/shell/test_engine_ports.py`, `test_lease.py` and
+`tests/operator/core/test_plan_calm.py`, too.
 """
 LAWS = """
 ## Laws
@@ -82,13 +82,18 @@ REMEMBERED = (
 )
 
 
+def _by_tls(record: Any) -> str:
+    """Earlier records say nothing and were made without."""
+    return ", by TLS" if record["settings"].get("tls") else ""
+
+
 def _cycles(record: Any) -> str:
     first, last = record["looks"][0], record["looks"][-1]
     grown = {name: (last["memory"][name] - first["memory"][name]) / (1 << 20) for name in first["memory"]}
     files = {name: last["files"][name] - first["files"][name] for name in first["files"]}
     return (
         f"{record['settings']['cycles']} times a new adapter was inspected, loaded, asked, unloaded on the CPU engine"
-        f" ({record['seconds']:.0f} s; {_measured(record)}). From the first tenth to the last: adapter bytes "
+        f"{_by_tls(record)} ({record['seconds']:.0f} s; {_measured(record)}). From the first tenth to the last: adapter bytes "
         f"{last['adapters_used'] - first['adapters_used']:+d}, disk tier {last['disk_bytes'] - first['disk_bytes']:+d} "
         f"bytes, host tier {last['host_bytes'] - first['host_bytes']:+d} bytes, file handles "
         f"{', '.join(f'{name} {count:+d}' for name, count in files.items())}, private memory "
@@ -102,8 +107,8 @@ def _traffic(record: Any) -> str:
     grown = {name: (last["memory"][name] - first["memory"][name]) / (1 << 20) for name in first["memory"]}
     counts = ", ".join(f"{count} {name}" for name, count in record["counts"].items())
     return (
-        f"{record['seconds'] / 60:.0f} minutes on the CPU engine, {record['settings']['clients']} clients, adapters "
-        f"coming and going beside them ({_measured(record)}): {counts}. Private memory "
+        f"{record['seconds'] / 60:.0f} minutes on the CPU engine{_by_tls(record)}, {record['settings']['clients']} clients, "
+        f"adapters coming and going beside them ({_measured(record)}): {counts}. Private memory "
         f"{', '.join(f'{name} {size:+.1f} MiB' for name, size in grown.items())} from the first look to the last."
         f"{REMEMBERED}\n"
     )

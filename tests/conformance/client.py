@@ -38,7 +38,7 @@ class Client:
     def __init__(self, engine: Engine, patience: float = WAIT_SECONDS) -> None:
         self.engine = engine
         self._patience = patience
-        self._http = httpx.Client(timeout=120)
+        self._http = httpx.Client(timeout=120, verify=engine.trust)
 
     def __enter__(self) -> Self:
         return self
@@ -132,7 +132,7 @@ class Client:
 
     def running(self) -> float:
         """Requests that the loop itself has, waiting ones too; its report is at most half a second old."""
-        text = httpx.get(f"{self.engine.state}/metrics", headers=self.engine.headers(PortName.STATE)).text
+        text = self._http.get(f"{self.engine.state}/metrics", headers=self.engine.headers(PortName.STATE)).text
         return sum(float(line.split()[1]) for line in text.splitlines() if line.startswith("lorafleet_requests_"))
 
     def resident_keys(self) -> set[str]:

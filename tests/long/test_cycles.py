@@ -27,7 +27,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
     make_model(tmp_path / "volumes" / "models" / "tiny")
     for seed in range(ADAPTERS):
         make_adapter(tmp_path / f"volumes/models/adapter-{seed}", AdapterRecipe(seed, rank=4 + 3 * seed))
-    with running_engine(tmp_path, "pvc://models/tiny") as engine, Client(engine) as opened:
+    with running_engine(tmp_path, "pvc://models/tiny", tls=True) as engine, Client(engine) as opened:
         wait_ready(engine)
         yield opened
 
@@ -51,7 +51,7 @@ def test_nothing_grows(client: Client) -> None:
     write_record(
         "cycles",
         {
-            "settings": {"cycles": CYCLES, "adapters": ADAPTERS, "model": "tiny", "device": "cpu"},
+            "settings": {"cycles": CYCLES, "adapters": ADAPTERS, "model": "tiny", "device": "cpu", "tls": True},
             "seconds": round(time.monotonic() - began, 1),
             "looks": [asdict(each) for each in looks],
         },

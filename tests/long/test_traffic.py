@@ -46,7 +46,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
     make_model(tmp_path / "volumes" / "models" / "tiny")
     for seed in range(STEADY + CHURNING):
         make_adapter(tmp_path / f"volumes/models/adapter-{seed}", AdapterRecipe(seed, rank=2 + 3 * seed))
-    with running_engine(tmp_path, "pvc://models/tiny") as engine, Client(engine, PATIENCE) as opened:
+    with running_engine(tmp_path, "pvc://models/tiny", tls=True) as engine, Client(engine, PATIENCE) as opened:
         wait_ready(engine)
         yield opened
 
@@ -207,7 +207,13 @@ def test_an_hour_of_mixed_traffic(client: Client) -> None:
     write_record(
         "traffic",
         {
-            "settings": {"clients": CLIENTS, "adapters": STEADY + CHURNING, "model": "tiny", "device": "cpu"},
+            "settings": {
+                "clients": CLIENTS,
+                "adapters": STEADY + CHURNING,
+                "model": "tiny",
+                "device": "cpu",
+                "tls": True,
+            },
             "seconds": round(time.monotonic() - began, 1),
             "counts": dict(sorted(answers.counts.items())) | {"wrong": len(answers.wrong)},
             "looks": [asdict(each) for each in looks],

@@ -6,6 +6,7 @@ Used by tests/engine/process and the conformance suite. `Engine` also stands for
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ import httpx
 
 from lorafleet_contracts.admin import PortName
 from lorafleet_contracts.names import HEADER_GATEWAY, HEADER_MODEL, HEADER_TENANT
+from tests.support.authority import make_authority
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS = 240.0
@@ -34,6 +36,8 @@ class Engine:
     tokens: dict[PortName, str]
     process: "subprocess.Popen[bytes] | None" = None
     folder: Path | None = None
+    trust: ssl.SSLContext | bool = True
+    """What proves its ports, as httpx takes it, where their addresses say https."""
     extra: dict[str, str] = field(default_factory=dict)
 
     def headers(self, port: PortName, version: str | None = None, **more: str) -> dict[str, str]:
@@ -72,14 +76,17 @@ SMALL = 384 << 20
 
 
 @contextmanager
-def running_engine(folder: Path, base_uri: str, **settings: str) -> Iterator[Engine]:
+def running_engine(folder: Path, base_uri: str, *, tls: bool = False, **settings: str) -> Iterator[Engine]:
     """An engine over `folder` (caches, tokens, volumes), killed at the end. `settings`: LORAFLEET_* without prefix."""
     tokens = {name: f"{name.value}-token" for name in PortName}
     (folder / "tokens").mkdir(parents=True, exist_ok=True)
     (folder / "volumes").mkdir(exist_ok=True)
     for name, token in tokens.items():
         (folder / "tokens" / name.value).write_text(token + "\n")
-    ports = free_ports(3)
+    ports, scheme, trust = free_ports(3), "http", True
+    if tls:
+        scheme, trust = "https", _certify(folder)
+        settings = {"TLS_DIR": str(folder / "tls"), **settings}
     device = os.environ.get("LORAFLEET_CONFORMANCE_DEVICE", "cpu")
     if device == "cpu":
         settings = {"MEMORY_BYTES": str(SMALL), **settings}
@@ -88,9 +95,9 @@ def running_engine(folder: Path, base_uri: str, **settings: str) -> Iterator[Eng
         **{f"LORAFLEET_{name}": value for name, value in settings.items()},
     }
     process = subprocess.Popen([sys.executable, "-m", "lorafleet_engine"], env=environment)
-    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    urls = [f"{scheme}://127.0.0.1:{port}" for port in ports]
     try:
-        yield Engine(*urls, tokens, process, folder)
+        yield Engine(*urls, tokens, process, folder, trust)
     finally:
         process.kill()
         process.wait()
@@ -102,7 +109,7 @@ def wait_ready(engine: Engine, seconds: float = READY_SECONDS) -> None:
     while time.monotonic() < deadline:
         assert engine.process is None or engine.process.poll() is None, "the engine ended"
         try:
-            if httpx.get(f"{engine.state}/readyz").status_code == 200:
+            if httpx.get(f"{engine.state}/readyz", verify=engine.trust).status_code == 200:
                 return
         except httpx.TransportError:
             pass
@@ -112,7 +119,8 @@ def wait_ready(engine: Engine, seconds: float = READY_SECONDS) -> None:
 
 def get_state(engine: Engine, **query: Any) -> dict[str, Any]:
     """The state port's answer."""
-    answer = httpx.get(f"{engine.state}/state", params=query, headers=engine.headers(PortName.STATE), timeout=70)
+    headers = engine.headers(PortName.STATE)
+    answer = httpx.get(f"{engine.state}/state", params=query, headers=headers, timeout=70, verify=engine.trust)
     answer.raise_for_status()
     found: dict[str, Any] = answer.json()
     return found
@@ -123,6 +131,15 @@ def stop(engine: Engine, seconds: float = 30.0) -> int:
     assert engine.process is not None
     engine.process.send_signal(signal.SIGTERM)
     return engine.process.wait(seconds)
+
+
+def _certify(folder: Path) -> ssl.SSLContext:
+    """Write the pair of an engine at 127.0.0.1 into `folder`/tls; returns what clients prove it with."""
+    authority = make_authority(folder / "authority")
+    (folder / "tls").mkdir()
+    authority.certificate.rename(folder / "tls" / "tls.crt")
+    authority.key.rename(folder / "tls" / "tls.key")
+    return ssl.create_default_context(cadata=authority.bundle)
 
 
 def _environment(folder: Path, base_uri: str, ports: list[int]) -> dict[str, str]:
