@@ -91,11 +91,12 @@ def _cycles(record: Any) -> str:
     first, last = record["looks"][0], record["looks"][-1]
     grown = {name: (last["memory"][name] - first["memory"][name]) / (1 << 20) for name in first["memory"]}
     files = {name: last["files"][name] - first["files"][name] for name in first["files"]}
+    tiers = {tier: last[f"{tier}_bytes"] - first[f"{tier}_bytes"] for tier in ("disk", "host")}
     return (
         f"{record['settings']['cycles']} times a new adapter was inspected, loaded, asked, unloaded on the CPU engine"
-        f"{_by_tls(record)} ({record['seconds']:.0f} s; {_measured(record)}). From the first tenth to the last: adapter bytes "
-        f"{last['adapters_used'] - first['adapters_used']:+d}, disk tier {last['disk_bytes'] - first['disk_bytes']:+d} "
-        f"bytes, host tier {last['host_bytes'] - first['host_bytes']:+d} bytes, file handles "
+        f"{_by_tls(record)} ({record['seconds']:.0f} s; {_measured(record)}). From the first tenth to the last: "
+        f"adapter bytes {last['adapters_used'] - first['adapters_used']:+d}, "
+        f"{', '.join(f'{tier} tier {size:+d} bytes' for tier, size in tiers.items())}, file handles "
         f"{', '.join(f'{name} {count:+d}' for name, count in files.items())}, private memory "
         f"{', '.join(f'{name} {size:+.1f} MiB' for name, size in grown.items())}. Each cycle brings an adapter that"
         f" was never there before.{REMEMBERED}\n"
@@ -107,8 +108,8 @@ def _traffic(record: Any) -> str:
     grown = {name: (last["memory"][name] - first["memory"][name]) / (1 << 20) for name in first["memory"]}
     counts = ", ".join(f"{count} {name}" for name, count in record["counts"].items())
     return (
-        f"{record['seconds'] / 60:.0f} minutes on the CPU engine{_by_tls(record)}, {record['settings']['clients']} clients, "
-        f"adapters coming and going beside them ({_measured(record)}): {counts}. Private memory "
+        f"{record['seconds'] / 60:.0f} minutes on the CPU engine{_by_tls(record)}, {record['settings']['clients']} "
+        f"clients, adapters coming and going beside them ({_measured(record)}): {counts}. Private memory "
         f"{', '.join(f'{name} {size:+.1f} MiB' for name, size in grown.items())} from the first look to the last."
         f"{REMEMBERED}\n"
     )
