@@ -67,28 +67,19 @@ def test_two_operators_at_once(stage: Stage, robot: str) -> None:
 
 
 @pytest.mark.long
-def test_the_api_server_is_away(stage: Stage, control: Control, robot: str) -> None:
-    with fault(stage, "api-server", f"the API server away for {OUTAGE_SECONDS:.0f} s") as watch:
+@pytest.mark.parametrize(
+    ("program", "name", "what"), [("kube-apiserver", "api-server", "the API server"), ("etcd", "etcd", "etcd")]
+)
+def test_a_part_of_the_control_plane_is_away(
+    stage: Stage, control: Control, robot: str, program: str, name: str, what: str
+) -> None:
+    with fault(stage, name, f"{what} away for {OUTAGE_SECONDS:.0f} s") as watch:
         watch.broken()
-        control.stop("kube-apiserver")
+        control.stop(program)
         try:
             wait_until(lambda: watch.since() > OUTAGE_SECONDS, seconds=OUTAGE_SECONDS + 1, what="the outage")
         finally:
-            control.start("kube-apiserver")
-        watch.wait_for_answers(1)
-        wait_until(lambda: applied(stage, robot), seconds=60, what="the API server takes objects")
-        wait_until(lambda: is_ready(stage, robot), seconds=60, what="robot is Ready")
-
-
-@pytest.mark.long
-def test_etcd_is_away(stage: Stage, control: Control, robot: str) -> None:
-    with fault(stage, "etcd", f"etcd away for {OUTAGE_SECONDS:.0f} s") as watch:
-        watch.broken()
-        control.stop("etcd")
-        try:
-            wait_until(lambda: watch.since() > OUTAGE_SECONDS, seconds=OUTAGE_SECONDS + 1, what="the outage")
-        finally:
-            control.start("etcd")
+            control.start(program)
         watch.wait_for_answers(1)
         wait_until(lambda: applied(stage, robot), seconds=60, what="the API server takes objects")
         wait_until(lambda: is_ready(stage, robot), seconds=60, what="robot is Ready")
