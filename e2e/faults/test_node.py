@@ -6,10 +6,10 @@ import pytest
 
 from e2e.cluster.outages import lose_node, return_node
 from e2e.cluster.paths import find_cache
-from e2e.cluster.places import SECOND
-from e2e.engines import ready_replicas
+from e2e.engines import POOL, ready_replicas
 from e2e.faults.stage import Stage, fault
-from e2e.fleet import DEMO, NAMESPACE
+from e2e.fleet import NAMESPACE
+from e2e.nodes import FIRST_NODE, SECOND_NODE, node_of, place, uncordon_all
 from e2e.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -23,32 +23,22 @@ LIBRARY_RETRIES = 8
 @pytest.fixture
 def replica(stage: Stage) -> Iterator[str]:
     """A replica that runs on the second node; the other one runs on the first."""
-    fleet = stage.fleet
-    name = "smol-shared-1"
-    if node_of(stage, name) != SECOND.name:
-        fleet.kubectl.run("cordon", "lorafleet")
-        fleet.kubectl.run("delete", "pod", name, "-n", DEMO, "--grace-period=5")
-        wait_until(lambda: name in ready_replicas(fleet), seconds=120, what="the replica on the second node")
-        fleet.kubectl.run("uncordon", "lorafleet")
-        wait_until(stage.whole, seconds=60, what="the stage is set", pause=0.5)
+    name = f"{POOL}-shared-1"
+    place(stage.fleet, {f"{POOL}-shared-0": FIRST_NODE, name: SECOND_NODE})
+    wait_until(stage.whole, seconds=60, what="the stage is set", pause=0.5)
     yield name
-    fleet.kubectl.run("uncordon", "lorafleet")
-    fleet.kubectl.run("uncordon", SECOND.name)
-
-
-def node_of(stage: Stage, pod: str) -> str:
-    return str((stage.fleet.get("pod", pod) or {}).get("spec", {}).get("nodeName"))
+    uncordon_all(stage.fleet)
 
 
 def test_a_node_is_drained(stage: Stage, replica: str) -> None:
     """Nothing is cut: running streams finish before their engine goes."""
-    drain = ["drain", SECOND.name, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s"]
+    drain = ["drain", SECOND_NODE, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s"]
     with fault(stage, "node-drained", "a node drained", retries=2, within=240) as watch:
         watch.broken()
         stage.fleet.kubectl.run(*drain)
         wait_until(lambda: replica in ready_replicas(stage.fleet), seconds=180, what="the replica on the other node")
-        assert node_of(stage, replica) != SECOND.name
-        stage.fleet.kubectl.run("uncordon", SECOND.name)
+        assert node_of(stage.fleet, replica) != SECOND_NODE
+        stage.fleet.kubectl.run("uncordon", SECOND_NODE)
 
 
 def test_a_node_is_lost_and_returns(stage: Stage, replica: str) -> None:
@@ -57,11 +47,11 @@ def test_a_node_is_lost_and_returns(stage: Stage, replica: str) -> None:
         stage, "node-lost", "a node lost for a minute", cuts_streams=True, retries=LIBRARY_RETRIES, within=240
     ) as watch:
         watch.broken()
-        lose_node(cache, SECOND.name)
+        lose_node(cache, SECOND_NODE)
         try:
             watch.wait_for_answers(2, seconds=150)
             wait_until(lambda: watch.since() > LOST_SECONDS, seconds=LOST_SECONDS, what="the node stays away")
         finally:
-            return_node(cache, SECOND.name)
+            return_node(cache, SECOND_NODE)
         wait_until(lambda: replica in ready_replicas(stage.fleet), seconds=150, what="the replica is ready again")
     assert stage.fleet.list("pods", NAMESPACE)

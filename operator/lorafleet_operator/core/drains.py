@@ -58,6 +58,12 @@ class _Roster:
         return max(old, default=None)
 
     @property
+    def incomplete(self) -> bool:
+        """Whether a replica that the StatefulSet makes is not there, or does not serve."""
+        size = self.workload.replicas if self.workload else 0
+        return len(self.pods) < size or not all(each.usable for each in self.pods.values())
+
+    @property
     def complete(self) -> bool:
         """Whether all replicas that the StatefulSet makes are there with the newest template."""
         size = self.workload.replicas if self.workload else 0
@@ -175,11 +181,12 @@ def _spare(roster: _Roster, stuck: set[str], view: View) -> int:
 
     A drain cordons the node a moment before it evicts: so none may be evicted that has something another could take,
     but where a node is cordoned and its replicas have been emptied. Where nodes can't be read no drain would ever end.
+    A replica that is away takes the budget; when it is back, those still on a drained node are emptied first.
     """
     usable = [each for each in roster.pods.values() if each.usable]
     cordoned = [each for each in usable if each.cordoned]
     if cordoned:
-        return 0 if any(each.name in stuck for each in cordoned) else 1
+        return 0 if roster.incomplete or any(each.name in stuck for each in cordoned) else 1
     unknown = any(each.cordoned is None for each in usable)
     if unknown or len([each for each in usable if each.name not in view.leaving]) < 2:
         return 1

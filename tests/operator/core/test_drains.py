@@ -174,6 +174,19 @@ def test_a_drain_with_nowhere_to_move_to_does_not_hang(size: int, cordoned: tupl
     assert world.budgets[-1] == 1
 
 
+def test_of_two_on_a_drained_node_the_second_goes_when_the_first_is_back_and_has_its_adapters() -> None:
+    """A drain asks at any moment: also right when the first serves again, before anybody has planned what it gets."""
+    world = world_of(2)
+    cordon(world, "smol-shared-0", "smol-shared-1")
+    world.run(2)
+    world.end("smol-shared-0")
+    world.step()
+    while world.budgets[-1] == 0:
+        world.step()
+    world.end("smol-shared-1")
+    assert world.gone[-1] == ("smol-shared-1", ())
+
+
 def test_a_move_that_does_not_succeed_holds_a_drain_up_for_a_while_only_and_that_is_told() -> None:
     world = world_of(2)
     cordon(world, "smol-shared-1")
