@@ -13,7 +13,7 @@ from pathlib import Path
 from e2e.cluster.commands import run
 from e2e.faults.host import pod_processes
 from e2e.faults.stage import Stage, component
-from e2e.fleet import NAMESPACE
+from e2e.fleet import NAMESPACE, Object
 
 SOURCE = Path(__file__).with_name("clock.c")
 LIBRARY = "clock.so"
@@ -56,11 +56,17 @@ def movable_clocks(stage: Stage, scratch: Path) -> Iterator[None]:
 def set_clocks(stage: Stage, seconds: int) -> None:
     """Move the clock of every operator and gateway to so many seconds after the machine's, at once."""
     for name in PROGRAMS:
-        for pod in stage.fleet.list("pods", NAMESPACE, component(name)):
+        for pod in staying_pods(stage, name):
             (process, *_) = pod_processes(pod["metadata"]["name"], f"lorafleet_{name}")
             offset = Path(f"/proc/{process}/root{OFFSET_FILE}")
             offset.write_text(f"{seconds}\n")
             offset.chmod(0o644)
+
+
+def staying_pods(stage: Stage, name: str) -> list[Object]:
+    """A component's pods but those that have been told to end: gateways drain for a while."""
+    pods = stage.fleet.list("pods", NAMESPACE, component(name))
+    return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
 
 def _compile(scratch: Path) -> bytes:

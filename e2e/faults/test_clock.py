@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from e2e.faults.clock import movable_clocks, set_clocks
-from e2e.faults.stage import Stage, component, fault
-from e2e.fleet import NAMESPACE, adapter, condition, holds
+from e2e.faults.clock import PROGRAMS, movable_clocks, set_clocks, staying_pods
+from e2e.faults.stage import Stage, fault
+from e2e.fleet import adapter, condition, holds
 from e2e.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -53,8 +53,8 @@ def gateways_clock(stage: Stage) -> float:
 def processes(stage: Stage) -> dict[str, object]:
     """The leading operator, and how often each container of operators and gateways was started."""
     found: dict[str, object] = {"leader": stage.leader()}
-    for name in ("operator", "gateway"):
-        for pod in stage.fleet.list("pods", NAMESPACE, component(name)):
+    for name in PROGRAMS:
+        for pod in staying_pods(stage, name):
             status = pod["status"]
             each = [*status["containerStatuses"], *status.get("initContainerStatuses", [])]
             found[pod["metadata"]["name"]] = {one["name"]: one["restartCount"] for one in each}
