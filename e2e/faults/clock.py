@@ -22,8 +22,9 @@ OFFSET_FILE = "/tmp/clock"
 """In the pods; the containers of one share it."""
 CONFIG = "e2e-clock"
 PROGRAMS = {"operator": ("operator",), "gateway": ("picker", "envoy")}
-"""Containers by component, those that start last first."""
+"""Containers by component."""
 SIDECARS = ("envoy",)
+"""Those among the init containers."""
 
 
 @contextmanager
@@ -38,18 +39,18 @@ def movable_clocks(stage: Stage, scratch: Path) -> Iterator[None]:
             "binaryData": {LIBRARY: base64.b64encode(_compile(scratch)).decode()},
         }
     )
-    deployments = {name: f"deployment/lorafleet-{name}" for name in PROGRAMS}
+    patched: list[str] = []
     try:
-        for name, deployment in deployments.items():
-            fleet.kubectl.run("patch", deployment, "-n", NAMESPACE, "-p", json.dumps(_patch(PROGRAMS[name])))
-        for deployment in deployments.values():
-            fleet.kubectl.run("rollout", "status", deployment, "-n", NAMESPACE, "--timeout=180s")
+        for name, containers in PROGRAMS.items():
+            deployment = f"deployment/lorafleet-{name}"
+            fleet.kubectl.run("patch", deployment, "-n", NAMESPACE, "-p", json.dumps(_patch(containers)))
+            patched.append(deployment)
+        _wait_for(stage, patched)
         yield
     finally:
-        for deployment in deployments.values():
+        for deployment in patched:
             fleet.kubectl.run("rollout", "undo", deployment, "-n", NAMESPACE)
-        for deployment in deployments.values():
-            fleet.kubectl.run("rollout", "status", deployment, "-n", NAMESPACE, "--timeout=180s")
+        _wait_for(stage, patched)
         fleet.delete("configmap", CONFIG, NAMESPACE)
 
 
@@ -67,6 +68,11 @@ def staying_pods(stage: Stage, name: str) -> list[Object]:
     """A component's pods but those that have been told to end: gateways drain for a while."""
     pods = stage.fleet.list("pods", NAMESPACE, component(name))
     return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+
+def _wait_for(stage: Stage, deployments: list[str]) -> None:
+    for deployment in deployments:
+        stage.fleet.kubectl.run("rollout", "status", deployment, "-n", NAMESPACE, "--timeout=180s")
 
 
 def _compile(scratch: Path) -> bytes:

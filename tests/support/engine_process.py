@@ -1,6 +1,7 @@
 """Starts a whole engine (`python -m lorafleet_engine`) on free loopback ports and speaks its three ports over HTTP.
 
-Used by tests/engine/process and the conformance suite. `Engine` also stands for an engine that runs elsewhere.
+Used by the conformance suite, the long tests and those of gateway and TLS. `Engine` also stands for an engine that
+runs elsewhere.
 """
 
 import os

@@ -1,6 +1,7 @@
 """Versions and replicas to place, and what becomes of them when a placement is carried out."""
 
 from dataclasses import replace
+from typing import Any
 
 from lorafleet_operator.core.placement import place
 from lorafleet_operator.core.places import Bin, Item, Placed, Placement, Policy
@@ -8,12 +9,12 @@ from lorafleet_operator.core.places import Bin, Item, Placed, Placement, Policy
 AGE = "2026-11-30T00:00:00Z"
 
 
-def item(key: str, size: int = 10, **fields: object) -> Item:
-    return Item(key, AGE, size, **{"count": 1, **fields})  # type: ignore[arg-type]
+def item(key: str, size: int = 10, **fields: Any) -> Item:
+    return Item(key, AGE, size, **{"count": 1, **fields})
 
 
-def bins(*budgets: int, **fields: object) -> list[Bin]:
-    return [Bin(f"r{number}", budget, host=10**9, **fields) for number, budget in enumerate(budgets)]  # type: ignore[arg-type]
+def bins(*budgets: int, **fields: Any) -> list[Bin]:
+    return [Bin(f"r{number}", budget, host=10**9, **fields) for number, budget in enumerate(budgets)]
 
 
 def carry_out(items: list[Item], placement: Placement) -> list[Item]:

@@ -2,8 +2,9 @@
 
 A replica leaves when its set shrinks or ends, when a rollout comes to it, or when its node is cordoned. It then gets
 nothing new (residency.py), and goes once all that it holds answers elsewhere; what has no other place holds up nothing,
-and nothing holds up longer than LEAVE_SECONDS. A set's StatefulSet is lowered, and its template let through by the
-partition, so that exactly the replica goes that is empty; the disruption budget keeps the others from being evicted.
+and no move holds up longer than LEAVE_SECONDS. On a cordoned node none is evicted while another does not serve.
+A set's StatefulSet is lowered, and its template let through by the partition, so that exactly the replica goes that is
+empty; the disruption budget keeps the others from being evicted.
 """
 
 from collections.abc import Collection, Mapping, Sequence

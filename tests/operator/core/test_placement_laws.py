@@ -107,7 +107,7 @@ def test_placing_what_was_placed_changes_nothing_and_moves_come_to_an_end(
 def test_the_loss_of_any_replica_or_domain_leaves_what_is_redundant_on_the_gpu_and_in_budget(
     situation: tuple[list[Item], list[Bin]], data: st.DataObject
 ) -> None:
-    items, placement = settle(*situation, Policy(moves=1))  # type: ignore[arg-type]
+    items, placement = settle(situation[0], situation[1], Policy(moves=1))
     room = situation[1]
     if not room:
         return
